@@ -27,7 +27,7 @@ CASES = {
     "mlp": Case(MLP, image_batch(8, 1, 28), classify.loss),
     "mlp_dropout": Case(lambda: MLP(dropout=0.2), image_batch(8, 1, 28), classify.loss),
     "lenet": Case(LeNet5, image_batch(4, 1, 28), classify.loss),
-    "resnet18": Case(lambda: ResNet18(10, width=8), image_batch(2, 3, 64), classify.loss),
+    "resnet18": Case(lambda: ResNet18(10, width=8), image_batch(8, 3, 64), classify.loss),
     "resnet18_small_images": Case(
         lambda: ResNet18(10, width=8, small_images=True), image_batch(4, 3, 16), classify.loss
     ),
