@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import pytest
@@ -21,6 +22,7 @@ def run(code, timeout=60, **env):
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={**kept, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **env},
+        cwd=tempfile.gettempdir(),  # MindSpore leaves files of a failed compilation in the current folder
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -81,7 +83,8 @@ def test_mindspore_imported_first_is_still_made_fast():
 
 @avx512
 def test_mindspore_that_ran_first_with_slow_settings_is_told_once():
-    done = run(f"import mindspore as m; {MATMUL}; from msadapter import runtime as r; r.ms(); r.ms(); print(len(r.problems))")
+    code = f"import mindspore as m; {MATMUL}; from msadapter import runtime as r; r.ms(); r.ms(); print(len(r.problems))"
+    done = run(code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["1"]
     assert done.stderr.count("RuntimeWarning") == 1 and "ONEDNN_MAX_CPU_ISA=AVX2" in done.stderr
@@ -131,7 +134,7 @@ def test_a_child_forked_before_the_start_may_start_its_own():
 @pytest.mark.parametrize(
     "package, version, good",
     [
-        ("torch", "2.13.0+cpu", True), ("torch", "2.14.1", True), ("torch", "2.12.1", False), ("torch", "2.15.0a0", False),
+        ("torch", "2.13.0+cpu", True), ("torch", "2.14.1", True), ("torch", "2.12.1", False), ("torch", "2.15.0", False),
         ("mindspore", "2.10.0", True), ("mindspore", "2.9.1", False), ("mindspore", "2.11.0", False),
         ("numpy", "1.26.4", True), ("numpy", "2.0.0", False),
     ],

@@ -154,8 +154,8 @@ def _hold_isa(imported_before_us: bool) -> None:
     when = "MindSpore had run an op before the mindspore device was first used" if imported_before_us else "it is fixed"
     problems.append(
         f"Expected MindSpore's oneDNN at {isa}; it is at {effective_isa()} and cannot be changed any more ({when}). "
-        f"Ops may be much slower, convolutions up to 100 times. Set ONEDNN_MAX_CPU_ISA={isa} in the environment, or use "
-        "the device before any MindSpore op."
+        f"Ops may be much slower, convolutions up to 100 times. Set ONEDNN_MAX_CPU_ISA={isa} in the environment, or "
+        "use the device before any MindSpore op."
     )
     warnings.warn(problems[-1], RuntimeWarning, stacklevel=4)
 
