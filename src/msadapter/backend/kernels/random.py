@@ -1,0 +1,99 @@
+"""Random numbers: drawn from torch's CPU generator, so that a seed gives what it gives on PyTorch CPU.
+
+The draw happens on the host because that generator is the specification; it is not a fallback.
+"""
+
+import torch
+
+from ..registry import aten, kernel, raw
+from ..storage import constant, from_host, ms, read, write
+
+_MUL = ms.ops.Mul()
+
+
+def _host_like(x):
+    """An empty host tensor of x's geometry: torch's samplers visit elements in memory order."""
+    stride = x.stride() if x.numel() and torch._prims_common.is_non_overlapping_and_dense(x) else None
+    if stride is None:
+        return torch.empty(x.shape, dtype=x.dtype, device="cpu")
+    return torch.empty_strided(x.shape, stride, dtype=x.dtype, device="cpu")
+
+
+def _fill(name):
+    """An in-place sampler: `normal_(x, mean, std, generator=None)` and its like."""
+    packet, _, overload = name.partition(".")
+    sample = getattr(getattr(aten, packet), overload or "default")
+
+    @raw(name)
+    def fill(x, *args, **kwargs):
+        drawn = sample(_host_like(x), *args, **kwargs)
+        write(x, from_host(drawn.contiguous()))
+        return x
+
+
+for _name in ("normal_", "uniform_", "random_", "random_.from", "random_.to", "exponential_", "geometric_", "cauchy_",
+              "log_normal_", "bernoulli_.float"):  # fmt: skip
+    _fill(_name)
+
+
+def _host(x):
+    from ..storage import host
+
+    return host(x) if isinstance(x, torch.Tensor) and x.device.type == "mindspore" else x
+
+
+def _draw(name, *names):
+    """A sampler whose parameters are tensors: it reads them on the host."""
+    packet, _, overload = name.partition(".")
+    sample = getattr(getattr(aten, packet), overload or "default")
+
+    @kernel(name, *names)
+    def draw(*args, **kwargs):
+        return from_host(sample(*map(_host, args), **kwargs).contiguous())
+
+
+for _name in ("bernoulli", "bernoulli.p", "multinomial", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet",
+              "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor"):  # fmt: skip
+    _draw(_name)
+
+
+@raw("bernoulli_.Tensor")
+def bernoulli_(x, p, generator=None):
+    write(x, from_host(_host_like(x).bernoulli_(_host(p), generator=generator).contiguous()))
+    return x
+
+
+@raw("randperm.generator_out")
+def randperm(n, generator=None, out=None):
+    drawn = torch.randperm(n, generator=generator, dtype=out.dtype, device="cpu")
+    out.resize_(drawn.shape)
+    write(out, from_host(drawn))
+    return out
+
+
+@raw("randperm.out")
+def randperm_out(n, out=None):
+    return randperm(n, None, out)
+
+
+@kernel("native_dropout", variants=False)
+def native_dropout(x, p, train):
+    """torch's CPU dropout multiplies by noise that is 0 or 1/(1-p); the mask is the same draw."""
+    if not train or p == 0:
+        return _MUL(read(x), constant(1, x.dtype)), constant(True, torch.bool, tuple(x.shape))
+    if p == 1:
+        return _MUL(read(x), constant(0, x.dtype)), constant(False, torch.bool, tuple(x.shape))
+    noise = torch.empty_like(_host_like(x)).bernoulli_(1 - p)
+    mask = noise.bool().contiguous()
+    return _MUL(read(x), from_host(noise.div_(1 - p).contiguous())), from_host(mask)
+
+
+_SELECT = ms.ops.Select()
+_CAST = ms.ops.Cast()
+
+
+@kernel("native_dropout_backward")
+def native_dropout_backward(grad, mask, scale):
+    g = read(grad)
+    scaled = _MUL(g, constant(scale, grad.dtype))
+    return ms.ops.MaskedFill()(scaled, ms.ops.LogicalNot()(read(mask)), constant(0, grad.dtype))

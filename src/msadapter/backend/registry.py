@@ -1,0 +1,201 @@
+"""How ATen reaches our kernels.
+
+    @kernel("addmm", "relu", ...)       a function of ATen's arguments that returns an `ms.Tensor` (or a tuple of them)
+
+One registration serves the functional op, its in-place form (`add_`) and its `out=` form (`add.out`): those three differ
+only in where the value goes. What a kernel cannot do (it raises, or says `Decline`) goes to `fallback.run`, which
+answers with torch's own error when the call is wrong and with torch's CPU kernel when the call is right.
+"""
+
+import time
+
+import torch
+
+from ..config import config
+from . import fallback
+from .counters import CALLS, SECONDS
+from .storage import MS_DTYPE, TORCH_DTYPE, read, resize_output, wrap, wrap_strided, write
+
+aten = torch.ops.aten
+LIB = torch.library.Library("aten", "IMPL")
+NATIVE: dict[str, object] = {}  # "add.Tensor" -> the function that implements it
+
+
+class Decline(Exception):
+    """Raised by a kernel that has no native way for this call (a dtype, an option): the host does it, counted."""
+
+
+def overload(name):
+    """`torch.ops.aten` overload for "add.Tensor" or "relu"."""
+    base, _, rest = name.partition(".")
+    return getattr(getattr(aten, base), rest or "default")
+
+
+def kernel(*names, layout=False, variants=True):
+    """Register a function under ATen names on our device.
+
+    layout: the result's strides follow the inputs' (pointwise ops); torch's Meta kernel is asked for them, and only
+        when an input is not contiguous.
+    variants: also register the in-place and `out=` forms that take the same arguments.
+    """
+
+    def register(fn):
+        for name in names:
+            op = overload(name)
+            _impl(name, fn, _functional(op, fn, layout))
+            if variants:
+                for form, make in ((_inplace_form(op), _inplace), (_out_form(op), _out)):
+                    if form is not None and _name(form) not in NATIVE:
+                        _impl(_name(form), fn, make(form, op, fn))
+        return fn
+
+    return register
+
+
+def raw(*names):
+    """Register a function that takes and returns torch tensors itself (views, copies, random fills)."""
+
+    def register(fn):
+        for name in names:
+            _impl(name, fn, fn)
+        return fn
+
+    return register
+
+
+def _impl(name, fn, run):
+    NATIVE[name] = fn
+    LIB.impl(name, _timed(name, run) if config.profile else run, "PrivateUse1", allow_override=True)
+
+
+def _timed(name, run):
+    def timed(*args, **kwargs):
+        start = time.perf_counter()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            CALLS[name] += 1
+            SECONDS[name] += time.perf_counter() - start
+
+    return timed
+
+
+# ---------------------------------------------------------------------------------------- one value, three destinations
+
+
+def _functional(op, fn, layout):
+    def run(*args, **kwargs):
+        try:
+            v = fn(*args, **kwargs)
+        except Exception as error:
+            return fallback.run(op, args, kwargs, error)
+        if layout and not _all_contiguous(args):
+            return wrap_strided(v, _meta_strides(op, args, kwargs))
+        return wrap(v)
+
+    def run_many(*args, **kwargs):
+        try:
+            values = fn(*args, **kwargs)
+        except Exception as error:
+            return fallback.run(op, args, kwargs, error)
+        return tuple(wrap(v) if v is not None else None for v in values)
+
+    def run_list(*args, **kwargs):
+        try:
+            values = fn(*args, **kwargs)
+        except Exception as error:
+            return fallback.run(op, args, kwargs, error)
+        return [wrap(v) for v in values]
+
+    returns = op._schema.returns
+    if len(returns) > 1:
+        return run_many
+    return run_list if str(returns[0].type).startswith("List") else run
+
+
+def _inplace(form, op, fn):
+    def run(self, *args, **kwargs):
+        try:
+            v = fn(self, *args, **kwargs)
+            if v.shape != tuple(self.shape) or not _castable(v, self):
+                raise Decline("the result does not fit its in-place target")
+        except Exception as error:
+            return fallback.run(form, (self, *args), kwargs, error)
+        write(self, v)
+        return self
+
+    return run
+
+
+def _out(form, op, fn):
+    outs = [a.name for a in form._schema.arguments if a.is_out]
+
+    def run(*args, **kwargs):
+        targets = [kwargs.pop(name) for name in outs]
+        try:
+            v = fn(*args, **kwargs)
+            values = v if isinstance(v, (tuple, list)) else (v,)
+            for value, target in zip(values, targets):
+                if target.device.type != "mindspore" or not _castable(value, target):
+                    raise Decline("the result does not fit out=")
+        except Exception as error:
+            return fallback.run(form, args, {**kwargs, **dict(zip(outs, targets))}, error)
+        for value, target in zip(values, targets):
+            resize_output(target, value.shape)
+            write(target, value)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    return run
+
+
+def _castable(v, target):
+    return v.dtype == MS_DTYPE[target.dtype] or torch.can_cast(TORCH_DTYPE[v.dtype], target.dtype)
+
+
+# -------------------------------------------------------------------------------------------------- finding the forms
+
+
+def _signature(schema):
+    return [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+
+
+def _name(op):
+    name = op._schema.name.removeprefix("aten::")
+    return f"{name}.{op._schema.overload_name}" if op._schema.overload_name else name
+
+
+def _inplace_form(op):
+    packet = getattr(aten, op._schema.name.removeprefix("aten::") + "_", None)
+    overload_name = op._schema.overload_name or "default"
+    if packet is None or overload_name not in packet.overloads():
+        return None
+    form = getattr(packet, overload_name)
+    return form if _signature(form._schema) == _signature(op._schema) else None
+
+
+def _out_form(op):
+    packet = op.overloadpacket
+    for name in packet.overloads():
+        form = getattr(packet, name)
+        if any(a.is_out for a in form._schema.arguments) and _signature(form._schema) == _signature(op._schema):
+            return form
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------------ strides
+
+
+def _all_contiguous(args):
+    for a in args:
+        if isinstance(a, torch.Tensor) and not a.is_contiguous():
+            return False
+        if isinstance(a, (list, tuple)) and a and isinstance(a[0], torch.Tensor) and not _all_contiguous(a):
+            return False
+    return True
+
+
+def _meta_strides(op, args, kwargs):
+    return fallback.on_meta(op, args, kwargs).stride()
+
+
+__all__ = ["Decline", "LIB", "NATIVE", "aten", "kernel", "overload", "raw", "read"]
