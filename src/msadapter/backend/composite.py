@@ -1,29 +1,51 @@
 """Ops that torch can express by other ops: its decompositions, run on the device.
 
-Registered last, only for ops that have no kernel of ours and none of torch's own composite ones.
+Registered last, only for ops that have no kernel of ours and no composite kernel of torch's own. The table comes from
+torch, so that a newer torch brings newer decompositions.
 """
 
 import torch
 from torch._decomp import decomposition_table
 
 from . import registry
+from .storage import read_fresh
 
-# Decompositions that are wrong or useless for an eager device, with the reason.
+# Decompositions that are no use on an eager device, with the reason.
 SKIP = {
-    "empty_like",  # makes memory; torch's own composite kernel does it
+    "empty_like",  # makes memory: torch's composite kernel does it
 }
 
 
 def register():
-    """Register torch's decomposition for every op that would otherwise fall back to the host."""
+    """Register torch's decomposition of every op that would otherwise run on the host."""
     for op, fn in decomposition_table.items():
-        if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
-            continue
-        name = registry._name(op)
-        if name in registry.NATIVE or name in SKIP or any(a.is_out for a in op._schema.arguments):
-            continue
-        if any(a.alias_info is not None for a in op._schema.arguments):
-            continue
-        if torch._C._dispatch_has_computed_kernel_for_dispatch_key(f"aten::{name}", "PrivateUse1"):
-            continue
-        registry.raw(name)(fn)
+        if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten" and _wanted(op):
+            registry.kernel(registry._name(op))(_values(fn))
+
+
+def _wanted(op):
+    name = registry._name(op)
+    if name in registry.NATIVE or name in SKIP:
+        return False
+    if any(a.alias_info is not None for a in op._schema.arguments):
+        return False  # views, in-place and out= forms: the functional form serves them
+    if not all(str(r.type) in ("Tensor", "List[Tensor]") for r in op._schema.returns) or not op._schema.returns:
+        return False
+    key = f"aten::{name}"
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(key, "PrivateUse1"):
+        return True
+    # A structured op: torch's functional kernel allocates and calls the out= form, which nobody has.
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(key, "CompositeExplicitAutogradNonFunctional")
+
+
+def _values(fn):
+    """fn makes device tensors; a kernel returns their values."""
+
+    def run(*args, **kwargs):
+        result = fn(*args, **kwargs)
+        if isinstance(result, torch.Tensor):
+            return read_fresh(result)
+        return type(result)(read_fresh(r) if r is not None else None for r in result)
+
+    return run

@@ -26,15 +26,15 @@ def is_device(x):
 
 def run(op, args, kwargs, error=None):
     """Run `op` with torch's CPU kernel. `error` is why the native kernel did not do it (None: there is none)."""
-    mutable = [(a, args[i] if i < len(args) else kwargs.get(a.name)) for i, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
-    owned = {id(t) for _, value in mutable for t in _tensors(value)}
+    written = _written(op, args, kwargs)
+    owned = {id(x) for x in written}
     twins = {}  # id(device tensor) -> its host twin; a tensor given twice must stay one tensor
 
     def to_host(x):
         if isinstance(x, torch.Tensor):
             if x.device.type == "mindspore":
                 if id(x) not in twins:
-                    twins[id(x)] = _private_copy(x, twins) if id(x) in owned else storage.host(x)
+                    twins[id(x)] = _private_copy(x) if id(x) in owned else storage.host(x)
                 return twins[id(x)]
             _check_host(x)
             return x
@@ -48,28 +48,37 @@ def run(op, args, kwargs, error=None):
     with torch._C._DisableTorchDispatch(), torch.device("cpu"):
         result = op(*host_args, **host_kwargs)  # torch's own error, if the call is wrong
 
-    name = str(op).removeprefix("aten.").removesuffix(".default")
+    name = op._schema.name.removeprefix("aten::")
     if config.fallback == "error":
+        why = f" for this call ({type(error).__name__}: {_first_line(error)})" if error else ""
         raise NotImplementedError(
-            f"Expected a native MindSpore kernel for aten::{name}, found none"
-            + (f" for this call ({type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''})" if error else "")
-            + ". MSADAPTER_FALLBACK=error forbids running it on the host; use warn or silent to allow that."
+            f"Expected a native MindSpore kernel for aten::{name}, found none{why}. "
+            "MSADAPTER_FALLBACK=error forbids running it on the host; use warn or silent to allow that."
         ) from error
     FALLBACKS[name] += 1
     if FALLBACKS[name] == 1 and config.fallback == "warn":
-        warnings.warn(f"aten::{name} has no native MindSpore kernel for this call and runs on the host.", FallbackWarning, stacklevel=3)
+        why = f" ({type(error).__name__}: {_first_line(error)})" if error else ""
+        message = f"aten::{name} has no native MindSpore kernel for this call and runs on the host{why}."
+        warnings.warn(message, FallbackWarning, stacklevel=3)
 
-    for _, value in mutable:
-        for x in _tensors(value):
-            if is_device(x):
-                _write_back(x, twins[id(x)])
+    for x in written:
+        if is_device(x):
+            _write_back(x, twins[id(x)])
     return _from_result(op, result, args, kwargs, twins)
 
 
-def _tensors(value):
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [x for x in value if isinstance(x, torch.Tensor)] if isinstance(value, (list, tuple)) else []
+def _written(op, args, kwargs):
+    """The tensors that the op changes in place, by its schema."""
+    values = [
+        args[i] if i < len(args) else kwargs.get(a.name)
+        for i, a in enumerate(op._schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
+    ]
+    return list(_flatten(values))
+
+
+def _first_line(error):
+    return next(iter(str(error).strip().splitlines()), "")
 
 
 def _check_host(x):
@@ -77,10 +86,10 @@ def _check_host(x):
         storage._read_host(x)
 
 
-def _private_copy(x, twins):
+def _private_copy(x):
     """A host twin of x that may be written: same geometry over its own copy of the storage."""
-    flat = storage._host_flat(x.untyped_storage().buf if x.untyped_storage().buf is not None else storage._materialize(x.untyped_storage()))
-    flat = flat.clone()
+    storage.host(x)  # makes the buffer, if nobody has written yet
+    flat = storage._host_flat(x.untyped_storage().buf).clone()
     if flat.dtype != x.dtype:
         flat = flat.view(x.dtype)
     return flat.as_strided(x.shape, x.stride(), x.storage_offset())
@@ -96,7 +105,9 @@ def _write_back(x, twin):
 def wrap_host(t):
     """A device tensor that takes over the CPU tensor t's memory, with t's strides where they are dense."""
     if t.layout is not torch.strided:
-        raise NotImplementedError(f"Expected a dense tensor, got layout {t.layout}: the mindspore device has no sparse tensors. Use .to_dense().")
+        raise NotImplementedError(
+            f"Expected a dense tensor, got layout {t.layout}: the mindspore device has no sparse tensors. Use .to_dense()."
+        )
     t = t.resolve_conj().resolve_neg()
     if t.is_contiguous():
         return storage.wrap(storage.from_host(t))
@@ -108,16 +119,18 @@ def wrap_host(t):
 
 
 def _from_result(op, result, args, kwargs, twins):
+    bases = {}
+    if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
+        bases = {twins[id(x)].untyped_storage()._cdata: x for x in _flatten(args) if id(x) in twins}
     originals = {id(twin): x for x in [*_flatten(args), *_flatten(kwargs.values())] if (twin := twins.get(id(x))) is not None}
-    aliases = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
-    if aliases and op._schema.returns:
-        raise NotImplementedError(f"Expected a view op the mindspore device knows, got {op}. Use .clone() of the host tensor's view instead.")
-
     def back(r):
         if not isinstance(r, torch.Tensor):
             return r
         if id(r) in originals:
             return originals[id(r)]
+        base = bases.get(r.untyped_storage()._cdata)
+        if base is not None and r.dtype is base.dtype:  # a view of an argument: make it a view here too
+            return storage.as_strided(base, r.shape, r.stride(), r.storage_offset())
         return wrap_host(r)
 
     return tree_map(back, result)
@@ -136,7 +149,9 @@ def on_meta(op, args, kwargs):
 
     def to_meta(x):
         if isinstance(x, torch.Tensor):
-            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") if x.device.type == "mindspore" else x
+            if x.device.type != "mindspore":
+                return x
+            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
         if isinstance(x, torch.device):
             return torch.device("meta")
         return x

@@ -114,6 +114,10 @@ def _patch_storage():
 
         return host_bytes(s).clone().untyped_storage()
 
+    @_override(storage, "_write_file")  # the legacy file format comes here
+    def _write_file(original, s, *args):
+        return original(s.cpu(), *args)
+
     @_override(storage, "resize_")
     def resize_(original, s, size):
         from .storage import resize_storage

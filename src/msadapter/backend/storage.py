@@ -172,9 +172,11 @@ def _read_host(x):
 def host(x):
     """A CPU tensor over the same memory as x, with x's size, stride, offset and dtype. For reading only."""
     s = x.untyped_storage()
-    buf = s.buf
+    buf = getattr(s, "buf", None)
     if buf is None:
-        buf = _materialize(s)
+        if not hasattr(s, "pending"):
+            _read_host(x)
+        buf = s.buf if s.buf is not None else _materialize(s)
     flat = _host_flat(buf)
     if flat.dtype != x.dtype:
         flat = flat.view(x.dtype)

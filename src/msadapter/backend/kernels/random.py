@@ -13,10 +13,7 @@ _MUL = ms.ops.Mul()
 
 def _host_like(x):
     """An empty host tensor of x's geometry: torch's samplers visit elements in memory order."""
-    stride = x.stride() if x.numel() and torch._prims_common.is_non_overlapping_and_dense(x) else None
-    if stride is None:
-        return torch.empty(x.shape, dtype=x.dtype, device="cpu")
-    return torch.empty_strided(x.shape, stride, dtype=x.dtype, device="cpu")
+    return torch.empty_like(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), device="cpu")
 
 
 def _fill(name):
@@ -83,7 +80,7 @@ def native_dropout(x, p, train):
         return _MUL(read(x), constant(1, x.dtype)), constant(True, torch.bool, tuple(x.shape))
     if p == 1:
         return _MUL(read(x), constant(0, x.dtype)), constant(False, torch.bool, tuple(x.shape))
-    noise = torch.empty_like(_host_like(x)).bernoulli_(1 - p)
+    noise = _host_like(x).bernoulli_(1 - p)
     mask = noise.bool().contiguous()
     return _MUL(read(x), from_host(noise.div_(1 - p).contiguous())), from_host(mask)
 
