@@ -25,7 +25,8 @@ venv: .venv/.ok
 	@$(PYTHON) -c '$(SUPPORTED)' || { echo "Expected Python 3.10, 3.11 or 3.12; received `$(PYTHON) --version`. Use: make PYTHON=/path/to/python"; exit 1; }
 	@rm -f $@
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vision,test,dev]"
+	@echo "Installing PyTorch, MindSpore and the tools into .venv; this takes some minutes, once."
+	$(BIN)/python -m pip install -qq -c constraints.txt -e ".[vision,test,dev]"
 	@touch $@
 
 demo: .venv/.ok

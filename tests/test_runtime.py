@@ -83,7 +83,7 @@ def test_mindspore_imported_first_is_still_made_fast():
 
 @avx512
 def test_mindspore_that_ran_first_with_slow_settings_is_told_once():
-    code = f"import mindspore as m; {MATMUL}; from msadapter import runtime as r; r.ms(); r.ms(); print(len(r.problems))"
+    code = f"import mindspore as m; {MATMUL}; from msadapter.runtime import *; ms(); ms(); print(len(problems))"
     done = run(code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["1"]
@@ -134,7 +134,8 @@ def test_a_child_forked_before_the_start_may_start_its_own():
 @pytest.mark.parametrize(
     "package, version, good",
     [
-        ("torch", "2.13.0+cpu", True), ("torch", "2.14.1", True), ("torch", "2.12.1", False), ("torch", "2.15.0", False),
+        ("torch", "2.13.0+cpu", True), ("torch", "2.14.1", True), ("torch", "2.12.1", False),
+        ("torch", "2.15.0", False),
         ("mindspore", "2.10.0", True), ("mindspore", "2.9.1", False), ("mindspore", "2.11.0", False),
         ("numpy", "1.26.4", True), ("numpy", "2.0.0", False),
     ],

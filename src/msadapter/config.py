@@ -95,7 +95,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def set_config(**changes: Any) -> Settings:
-    """Change settings: `set_config(fallback="error")`. Returns the former ones; `set_config(**asdict(old))` restores."""
+    """Change settings: `set_config(fallback="error")`. Returns the former: `set_config(**asdict(old))` undoes it."""
     names = [f.name for f in dataclasses.fields(Settings)]
     for name in changes:
         if name not in names:
