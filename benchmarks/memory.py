@@ -1,6 +1,6 @@
 """Resident memory over many training steps of the MLP: it must stay flat after a warm-up.
 
-    python benchmarks/memory.py [--device mindspore] [--steps 10000]
+python benchmarks/memory.py [--device mindspore] [--steps 10000]
 """
 
 import argparse

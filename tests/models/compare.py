@@ -15,9 +15,7 @@ ADAPTIVE = {
     "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=1e-2),
 }
 OPTIMIZERS = {
-    "sgd": lambda parameters: torch.optim.SGD(
-        parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3
-    ),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
     **ADAPTIVE,
 }
 

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 
 import pytest
@@ -14,9 +15,8 @@ def device():
     if name != "mindspore":
         yield torch.device(name)
         return
-    from msadapter.config import get_config, set_config
+    from msadapter.config import set_config
 
-    before = get_config().fallback
-    set_config(fallback="error")
+    before = set_config(fallback="error")
     yield torch.device(name)
-    set_config(fallback=before)
+    set_config(**dataclasses.asdict(before))

@@ -22,8 +22,7 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x):
         n, t, width = x.shape
         q, k, v = (
-            part.view(n, t, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.qkv(x).split(width, dim=2)
+            part.view(n, t, self.heads, width // self.heads).transpose(1, 2) for part in self.qkv(x).split(width, dim=2)
         )
         if self.fused:
             p = self.p if self.training else 0.0
@@ -70,9 +69,7 @@ class GPT(nn.Module):
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(
-            *(Block(width, heads, context, dropout, fused) for _ in range(layers))
-        )
+        self.blocks = nn.Sequential(*(Block(width, heads, context, dropout, fused) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight

@@ -78,9 +78,7 @@ def cross_entropy(**options):
 
 
 def all_options(reduction):
-    return nn.CrossEntropyLoss(
-        weight=class_weights(), ignore_index=-100, label_smoothing=0.1, reduction=reduction
-    )
+    return nn.CrossEntropyLoss(weight=class_weights(), ignore_index=-100, label_smoothing=0.1, reduction=reduction)
 
 
 LOSSES = {
@@ -107,18 +105,14 @@ LOSSES = {
         prepare=log_softmax,
     ),
     "mse": Loss(dense, real_targets, lambda r: nn.MSELoss(reduction=r)),
-    "bce": Loss(
-        dense, zero_one_targets, lambda r: nn.BCELoss(reduction=r), prepare=torch.sigmoid
-    ),
+    "bce": Loss(dense, zero_one_targets, lambda r: nn.BCELoss(reduction=r), prepare=torch.sigmoid),
     "bce_weight": Loss(
         dense,
         zero_one_targets,
         lambda r: nn.BCELoss(positive_weights(), reduction=r),
         prepare=torch.sigmoid,
     ),
-    "bce_with_logits": Loss(
-        dense, zero_one_targets, lambda r: nn.BCEWithLogitsLoss(reduction=r)
-    ),
+    "bce_with_logits": Loss(dense, zero_one_targets, lambda r: nn.BCEWithLogitsLoss(reduction=r)),
     "bce_with_logits_pos_weight": Loss(
         dense,
         zero_one_targets,
@@ -165,9 +159,7 @@ def check(network, shape, loss, device):
     compare.same_gradients(module, host, device)
 
 
-@pytest.mark.parametrize(
-    ("name", "reduction"), [(n, r) for n, loss in LOSSES.items() for r in loss.reductions]
-)
+@pytest.mark.parametrize(("name", "reduction"), [(n, r) for n, loss in LOSSES.items() for r in loss.reductions])
 def test_loss(name, reduction, device):
     case = LOSSES[name]
     torch.manual_seed(compare.SEED)
@@ -188,9 +180,7 @@ INFEASIBLE = ([10, 2, 9], [4, 3, 0])
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize(
-    ("lengths", "zero_infinity"), [(FEASIBLE, False), (FEASIBLE, True), (INFEASIBLE, True)]
-)
+@pytest.mark.parametrize(("lengths", "zero_infinity"), [(FEASIBLE, False), (FEASIBLE, True), (INFEASIBLE, True)])
 def test_ctc_loss(lengths, zero_infinity, reduction, device):
     frames, labels = (torch.tensor(part) for part in lengths)
     torch.manual_seed(compare.SEED)

@@ -26,9 +26,7 @@ class TransformerClassifier(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width, padding_idx=PADDING)
         self.register_buffer("positions", sinusoids(512, width))
-        layer = nn.TransformerEncoderLayer(
-            width, heads, dim_feedforward=4 * width, dropout=dropout, batch_first=True
-        )
+        layer = nn.TransformerEncoderLayer(width, heads, dim_feedforward=4 * width, dropout=dropout, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, classes)
 

@@ -22,12 +22,8 @@ class UNet(nn.Module):
     def __init__(self, channels=3, classes=2, width=64, depth=4):
         super().__init__()
         widths = [width * 2**level for level in range(depth + 1)]
-        self.down = nn.ModuleList(
-            double_conv(i, o) for i, o in zip([channels, *widths], widths, strict=False)
-        )
-        self.up = nn.ModuleList(
-            nn.ConvTranspose2d(w * 2, w, 2, stride=2) for w in reversed(widths[:-1])
-        )
+        self.down = nn.ModuleList(double_conv(i, o) for i, o in zip([channels, *widths], widths, strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(w * 2, w, 2, stride=2) for w in reversed(widths[:-1]))
         self.merge = nn.ModuleList(double_conv(w * 2, w) for w in reversed(widths[:-1]))
         self.pool = nn.MaxPool2d(2)
         self.head = nn.Conv2d(width, classes, 1)

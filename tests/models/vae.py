@@ -13,9 +13,7 @@ class VAE(nn.Module):
         self.encode = nn.Linear(784, hidden)
         self.mean = nn.Linear(hidden, latent)
         self.log_var = nn.Linear(hidden, latent)
-        self.decode = nn.Sequential(
-            nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, 784), nn.Sigmoid()
-        )
+        self.decode = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, 784), nn.Sigmoid())
 
     def forward(self, x):
         h = F.relu(self.encode(x))
