@@ -4,11 +4,22 @@ Registered last, only for ops that have no kernel of ours and no composite kerne
 torch, so that a newer torch brings newer decompositions.
 """
 
+import threading
+
 import torch
 from torch._decomp import decomposition_table
 
 from . import registry
 from .storage import read_fresh
+
+class _Running(threading.local):
+    """The decompositions under way on this thread."""
+
+    def __init__(self):
+        self.names = set()
+
+
+_running = _Running()
 
 # Decompositions that are no use on an eager device, with the reason.
 SKIP = {
@@ -20,7 +31,7 @@ def register():
     """Register torch's decomposition of every op that would otherwise run on the host."""
     for op, fn in decomposition_table.items():
         if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten" and _wanted(op):
-            registry.kernel(registry._name(op))(_values(fn))
+            registry.kernel(registry._name(op))(_values(registry._name(op), fn))
 
 
 def _wanted(op):
@@ -39,11 +50,20 @@ def _wanted(op):
     return has(key, "CompositeExplicitAutogradNonFunctional")
 
 
-def _values(fn):
-    """fn makes device tensors; a kernel returns their values."""
+def _values(name, fn):
+    """fn makes device tensors; a kernel returns their values.
+
+    Some decompositions end in the op itself (by way of a prim): those are no decompositions to us.
+    """
 
     def run(*args, **kwargs):
-        result = fn(*args, **kwargs)
+        if name in _running.names:
+            raise registry.Decline("torch's decomposition comes back to this op")
+        _running.names.add(name)
+        try:
+            result = fn(*args, **kwargs)
+        finally:
+            _running.names.discard(name)
         if isinstance(result, torch.Tensor):
             return read_fresh(result)
         return type(result)(read_fresh(r) if r is not None else None for r in result)

@@ -10,6 +10,7 @@ answers with torch's own error when the call is wrong and with torch's CPU kerne
 import time
 
 import torch
+from torch import Tensor
 
 from ..config import config
 from . import fallback
@@ -89,8 +90,10 @@ def _functional(op, fn, layout):
             v = fn(*args, **kwargs)
         except Exception as error:
             return fallback.run(op, args, kwargs, error)
-        if layout and not _all_contiguous(args):
-            return wrap_strided(v, _meta_strides(op, args, kwargs))
+        if layout:
+            for a in args:
+                if isinstance(a, Tensor) and not a.is_contiguous():
+                    return wrap_strided(v, fallback.on_meta(op, args, kwargs).stride())
         return wrap(v)
 
     def run_many(*args, **kwargs):
@@ -180,22 +183,6 @@ def _out_form(op):
         if any(a.is_out for a in form._schema.arguments) and _signature(form._schema) == _signature(op._schema):
             return form
     return None
-
-
-# ------------------------------------------------------------------------------------------------------------ strides
-
-
-def _all_contiguous(args):
-    for a in args:
-        if isinstance(a, torch.Tensor) and not a.is_contiguous():
-            return False
-        if isinstance(a, (list, tuple)) and a and isinstance(a[0], torch.Tensor) and not _all_contiguous(a):
-            return False
-    return True
-
-
-def _meta_strides(op, args, kwargs):
-    return fallback.on_meta(op, args, kwargs).stride()
 
 
 __all__ = ["Decline", "LIB", "NATIVE", "aten", "kernel", "overload", "raw", "read"]

@@ -11,17 +11,21 @@ The rules every function here keeps:
 * `buf` is never changed in place, only replaced (MindSpore's in-place ops silently do nothing on CPU). Two storages may
   therefore hold the same buffer, a clone costs nothing, and host views of a buffer are safe to read for ever.
 * `buf` is None until somebody writes: `pending` then says (number of elements, dtype), and the first read makes zeros.
+
+Beside `buf`, `shape` and `dtype` (torch's) repeat what buf has, so that `read` decides in half a microsecond; `dtype` is
+None where that fast way must not be taken (nothing written yet, bytes from a file, complex with its lazy conjugation).
 """
 
 import math
+import os
 
 import numpy as np
 import torch
 
-from ..runtime import ms as _ms
+from .. import runtime
 from .counters import Host
 
-ms = _ms()
+ms = runtime.ms()
 from mindspore.ops.auto_generate import gen_ops_prim as _prim  # noqa: E402
 
 _AS_STRIDED = _prim.AsStrided()
@@ -44,10 +48,28 @@ MS_DTYPE = {
     torch.uint16: ms.uint16, torch.uint32: ms.uint32, torch.uint64: ms.uint64,
 }  # fmt: skip
 TORCH_DTYPE = {v: k for k, v in MS_DTYPE.items()}
+_BY_ID = {id(v): k for k, v in MS_DTYPE.items()}  # MindSpore's dtypes are slow to hash, and single objects
+_COMPLEX = {torch.complex64, torch.complex128}
+
+
+def _torch_dtype(v):
+    dtype = v.dtype
+    return _BY_ID.get(id(dtype)) or TORCH_DTYPE[dtype]
+
+
 NP_DTYPE = {d: torch.empty(0, dtype=d, device="cpu").numpy().dtype for d in MS_DTYPE if d is not torch.bfloat16}
 NP_DTYPE[torch.bfloat16] = ms.Tensor(0, ms.bfloat16).asnumpy().dtype
 
-DEVICE = torch.device("mindspore", 0)
+_forked = False
+
+
+def _after_fork_in_child():
+    global _forked
+    _forked = runtime.forked
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def check_dtype(dtype):
@@ -64,11 +86,19 @@ def check_dtype(dtype):
 
 def wrap(v):
     """A new device tensor of v's shape and dtype that owns the fresh `ms.Tensor` v."""
-    x = _empty(v.shape, TORCH_DTYPE[v.dtype])
     if not v.is_contiguous() or v.storage_offset():
         v = _CONTIGUOUS(v)
-    x.untyped_storage().buf = v
+    shape, dtype = v.shape, _torch_dtype(v)
+    x = _empty(shape, dtype)
+    s = x.untyped_storage()
+    s.buf, s.shape, s.dtype = v, shape, None if dtype in _COMPLEX else dtype
     return x
+
+
+def store(s, v):
+    """Make the fresh `ms.Tensor` v the content of the storage s."""
+    dtype = _torch_dtype(v)
+    s.buf, s.shape, s.dtype = v, v.shape, None if dtype in _COMPLEX else dtype
 
 
 def new_empty(size, dtype, stride=None):
@@ -82,8 +112,7 @@ def new_empty(size, dtype, stride=None):
         count = storage_size(size, stride, 0)
         x = as_strided(_empty((count,), dtype), size, stride, 0)
     s = x.untyped_storage()
-    s.buf = None
-    s.pending = (count, dtype)
+    s.buf, s.dtype, s.pending = None, None, (count, dtype)
     return x
 
 
@@ -121,13 +150,17 @@ def capacity(s):
 
 def read(x):
     """x's value as an `ms.Tensor` of x's shape. It may be a MindSpore view: pass it to primitives, never store it."""
+    if _forked:
+        runtime.ms()  # raises: MindSpore's threads do not exist in a forked process
     s = x.untyped_storage()
     try:
-        buf = s.buf
+        if s.dtype is x.dtype and s.shape == x.shape and x.is_contiguous():
+            return s.buf
     except AttributeError:
         return _read_host(x)
-    if buf is None:
-        buf = _materialize(s)
+    buf = s.buf if s.buf is not None else _materialize(s)
+    if x.is_conj() or x.is_neg():  # lazy bits, which few of our kernels see: torch resolves them before most
+        return from_host(host(x))
     shape = tuple(x.shape)
     if x.is_contiguous() and buf.size == x.numel():
         if buf.shape != shape:
@@ -148,15 +181,15 @@ def read_fresh(x):
 
 def _materialize(s):
     count, dtype = s.pending
-    s.buf = buf = ms.Tensor.from_numpy(np.zeros(count, NP_DTYPE[dtype]))
-    return buf
+    store(s, ms.Tensor.from_numpy(np.zeros(count, NP_DTYPE[dtype])))
+    return s.buf
 
 
 def _read_host(x):
     """x is not ours: a 0-dim host tensor is a scalar, anything else is torch's device error (or an implicit move)."""
     if x.device.type == "mindspore":  # made by C++ code that bypassed our factories
         s = x.untyped_storage()
-        s.buf, s.pending = None, (storage_size(x.shape, x.stride(), x.storage_offset()), x.dtype)
+        s.buf, s.dtype, s.pending = None, None, (storage_size(x.shape, x.stride(), x.storage_offset()), x.dtype)
         return read(x)
     if x.dim() == 0 and x.device.type == "cpu":
         return from_host(x)
@@ -180,7 +213,11 @@ def host(x):
     flat = _host_flat(buf)
     if flat.dtype != x.dtype:
         flat = flat.view(x.dtype)
-    t = flat.as_strided(x.shape, x.stride(), x.storage_offset())
+    return _lazy_bits(flat.as_strided(x.shape, x.stride(), x.storage_offset()), x)
+
+
+def _lazy_bits(t, x):
+    """The host tensor t, conjugated and negated as x's lazy bits say."""
     if x.is_conj():
         t = t.conj()
     return torch._neg_view(t) if x.is_neg() else t
@@ -231,6 +268,8 @@ def broadcast(v, shape):
 
 def write(x, v):
     """Make v (an `ms.Tensor` of x's shape, cast to x's dtype) the value of x, seen by every alias of x."""
+    if x.is_conj() or x.is_neg():
+        v = from_host(torch.empty(x.shape, dtype=x.dtype, device="cpu").copy_(_lazy_bits(_host_flat(v).view(x.shape), x)))
     s = x.untyped_storage()
     try:
         buf = s.buf
@@ -242,15 +281,20 @@ def write(x, v):
     if x.is_contiguous() and x.numel() == (s.pending[0] if buf is None else buf.size):
         if buf is not None and buf.dtype != MS_DTYPE[x.dtype]:
             return _write_host(x, v)
-        s.buf = v if v.is_contiguous() and not v.storage_offset() else _CONTIGUOUS(v)
+        store(s, v if v.is_contiguous() and not v.storage_offset() else _CONTIGUOUS(v))
         return
     if x.numel() == 0:
         return
+    if 0 in x.stride() and any(n > 1 and s == 0 for n, s in zip(x.shape, x.stride())):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
     if buf is None:
         buf = _materialize(s)
     if buf.dtype != MS_DTYPE[x.dtype]:
         return _write_host(x, v)
-    s.buf = _scatter(buf, x, v)
+    store(s, _scatter(buf, x, v))
 
 
 def _scatter(buf, x, v):
@@ -298,13 +342,13 @@ def _write_host(x, v):
     s = x.untyped_storage()
     flat = _host_flat(s.buf).clone()
     flat.view(x.dtype).as_strided(x.shape, x.stride(), x.storage_offset()).copy_(_host_flat(v).view(x.shape))
-    s.buf = from_host(flat)
+    store(s, from_host(flat))
 
 
 def retype(s, dtype):
     """Reinterpret a storage of raw bytes (fresh from a file) as `dtype`; a storage that has a dtype keeps it."""
     if getattr(s, "raw", False):
-        s.buf = from_host(_host_flat(s.buf).view(dtype))
+        store(s, from_host(_host_flat(s.buf).view(dtype)))
         s.raw = False
 
 
@@ -336,7 +380,7 @@ def resize(x, size):
             s.pending = (need, s.pending[1])
         else:
             dtype = TORCH_DTYPE[s.buf.dtype]
-            s.buf = _CONCAT((_RESHAPE(s.buf, (have,)), constant(0, dtype, (need - have,))))
+            store(s, _CONCAT((_RESHAPE(s.buf, (have,)), constant(0, dtype, (need - have,)))))
     return _set(_META, x, s, x.storage_offset(), size, contiguous_stride(size))
 
 
@@ -361,16 +405,16 @@ def resize_output(out, shape):
 def storage_from_bytes(data):
     """A device storage that takes over the uint8 host tensor `data`; it gets a dtype from the first tensor set on it."""
     s = _empty((data.numel(),), torch.uint8).untyped_storage()
-    s.buf, s.raw = from_host(data), True
+    s.buf, s.dtype, s.raw = from_host(data), None, True
     return s
 
 
 def new_storage(s):
     """A copy of a device storage."""
     c = _empty((0,), torch.uint8).untyped_storage()
-    c.buf, c.raw = s.buf, getattr(s, "raw", False)
-    if s.buf is None:
-        c.pending = s.pending
+    for name in ("buf", "shape", "dtype", "raw", "pending"):
+        if hasattr(s, name):
+            setattr(c, name, getattr(s, name))
     return c
 
 
@@ -382,7 +426,7 @@ def host_bytes(s):
 def set_bytes(s, data):
     """Replace the storage's bytes, keeping its dtype. `data` (uint8, on the host) is taken over."""
     dtype = s.pending[1] if s.buf is None else TORCH_DTYPE[s.buf.dtype]
-    s.buf = from_host(data.view(dtype))
+    store(s, from_host(data.view(dtype)))
 
 
 def resize_storage(s, nbytes):

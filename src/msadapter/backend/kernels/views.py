@@ -10,8 +10,14 @@ from ..storage import _META, as_strided, capacity, new_empty, read, read_fresh, 
 # ---------------------------------------------------------------------------------------------------------- factories
 
 
+def _check_device(device):
+    if device is not None and device.index:
+        raise RuntimeError(f"Expected mindspore:0 (one device a process), got {device}: invalid device ordinal.")
+
+
 @raw("empty.memory_format")
 def empty(size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
+    _check_device(device)
     dtype = dtype or torch.get_default_dtype()
     if layout not in (None, torch.strided):
         raise NotImplementedError(f"Expected a dense layout, got {layout}: the mindspore device has no sparse tensors.")
@@ -22,6 +28,7 @@ def empty(size, dtype=None, layout=None, device=None, pin_memory=None, memory_fo
 
 @raw("empty_strided")
 def empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memory=None):
+    _check_device(device)
     return new_empty(size, dtype or torch.get_default_dtype(), tuple(stride))
 
 
