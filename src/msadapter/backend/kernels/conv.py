@@ -1,0 +1,151 @@
+"""Convolutions of one to three spatial dimensions, plain and transposed, and their gradients.
+
+`convolution` itself is registered, ahead of torch's choice of a backend. A transposed convolution is the gradient of
+a plain one with respect to its input; the three primitives of a rank therefore serve both directions.
+"""
+
+import math
+
+import torch
+from mindspore.ops.operations import _grad_ops, nn_ops
+
+from ..registry import Decline, kernel
+from ..storage import cast, constant, ms, read
+
+HALF = {torch.float16, torch.bfloat16}  # computed in float32
+_RESHAPE, _BIAS, _BIAS_GRAD = ms.ops.Reshape(), ms.ops.BiasAdd(), _grad_ops.BiasAddGrad()
+_primitives: dict = {}  # (kind, geometry) -> primitive
+
+
+class Geometry:
+    """The hyper-parameters of one call: torch's lists spelled out, one-dimensional ones with a height of 1."""
+
+    def __init__(self, x, weight, stride, padding, dilation, transposed, output_padding, groups):
+        n = x.dim() - 2
+        if n not in (1, 2, 3) or weight.dim() != x.dim() or x.dtype is not weight.dtype or groups < 1:
+            raise Decline("mismatched operands")
+        if x.dtype is not torch.float32 and x.dtype not in HALF:
+            raise Decline(f"no convolution in {x.dtype}")
+        self.stride, self.padding, self.dilation, self.extra = (
+            tuple(v) * n if len(v) == 1 else tuple(v) for v in (stride, padding, dilation, output_padding)
+        )
+        self.kernel, self.groups, self.transposed = tuple(weight.shape[2:]), groups, transposed
+        channels = weight.shape[0] if transposed else weight.shape[1] * groups
+        if x.shape[1] != channels or weight.shape[0] % groups or not weight.numel() or min(self.padding) < 0:
+            raise Decline("mismatched shapes")
+        if min(self.stride) < 1 or min(self.dilation) < 1:
+            raise Decline("non-positive stride or dilation")
+        spatial = [self._size(d, x.shape[2 + d]) for d in range(n)]
+        if min(spatial) < (0 if transposed else 1):
+            raise Decline("the kernel is larger than the input")
+        self.out = (x.shape[0], weight.shape[1] * groups if transposed else weight.shape[0], *spatial)
+
+    def _size(self, d, n):
+        s, p, reach = self.stride[d], self.padding[d], self.dilation[d] * (self.kernel[d] - 1)
+        if not self.transposed:
+            return (n + 2 * p - reach - 1) // s + 1
+        if not 0 <= self.extra[d] < s:
+            raise Decline("output_padding not smaller than stride")
+        return (n - 1) * s - 2 * p + reach + 1 + self.extra[d]
+
+    def primitive(self, kind, weight):
+        """`kind` in forward, input, filter: of the plain convolution that this one is, or is the gradient of."""
+        key = (kind, weight.shape[0], self.kernel, self.stride, self.padding, self.dilation, self.groups)
+        found = _primitives.get(key)
+        if found is None:
+            rank3 = len(self.kernel) == 3
+            one = () if len(self.kernel) > 1 else (1,)
+            zero = () if one == () else (0,)
+            pad = tuple(p for p in zero + self.padding for _ in (0, 1))
+            options = {"pad_mode": "pad", "pad": pad, "stride": one + self.stride, "dilation": one + self.dilation}
+            if kind == "filter" and not rank3:
+                options["pad_list"] = pad
+            make = _MAKE[kind][rank3]
+            found = _primitives[key] = make(weight.shape[0], one + self.kernel, group=self.groups, **options)
+        return found
+
+
+_MAKE = {  # for up to two dimensions, for three
+    "forward": (ms.ops.Conv2D, ms.ops.Conv3D),
+    "input": (ms.ops.Conv2DBackpropInput, nn_ops.Conv3DBackpropInput),
+    "filter": (_grad_ops.Conv2DBackpropFilter, _grad_ops.Conv3DBackpropFilter),
+}
+
+
+def _value(x):
+    """x in float32, one-dimensional images with a height of 1."""
+    v = cast(read(x), torch.float32)
+    return _RESHAPE(v, _shape(x.shape)) if x.dim() == 3 else v
+
+
+def _shape(shape):
+    return (*shape[:2], 1, shape[2]) if len(shape) == 3 else tuple(shape)
+
+
+def _result(v, shape, dtype):
+    v = cast(v, dtype)
+    return v if v.shape == tuple(shape) else _RESHAPE(v, tuple(shape))
+
+
+def _forward(g, weight, x, w):
+    return g.primitive("forward", weight)(x, w)
+
+
+def _input(g, weight, grad, w, shape):
+    first, second = (w, grad) if len(g.kernel) == 3 else (grad, w)
+    return g.primitive("input", weight)(first, second, _shape(shape))
+
+
+def _filter(g, weight, grad, x):
+    first, second = (x, grad) if len(g.kernel) == 3 else (grad, x)
+    return g.primitive("filter", weight)(first, second, _shape(weight.shape))
+
+
+def _flat(v, shape):
+    """v as an image: BiasAdd and its gradient, 10 times faster than broadcasting, know two spatial dimensions."""
+    return _RESHAPE(v, (*shape[:3], math.prod(shape[3:]))) if len(shape) == 5 else v
+
+
+@kernel("convolution", "convolution_overrideable", layout=True)
+def convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
+    g = Geometry(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    if bias is not None and (tuple(bias.shape) != g.out[1:2] or bias.dtype is not x.dtype):
+        raise Decline("mismatched bias")
+    if not x.numel() or 0 in g.out:
+        if x.numel() or (0 not in g.out):
+            raise Decline("an empty side")
+        return constant(0, x.dtype, g.out)
+    if transposed:
+        y = _input(g, weight, _value(x), _value(weight), g.out)
+    else:
+        y = _forward(g, weight, _value(x), _value(weight))
+    if bias is not None:
+        y = _BIAS(_flat(y, g.out), cast(read(bias), torch.float32))
+    return _result(y, g.out, x.dtype)
+
+
+@kernel("convolution_backward")
+def convolution_backward(grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask):
+    g = Geometry(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    if tuple(grad.shape) != g.out or grad.dtype is not x.dtype:
+        raise Decline("mismatched gradient")
+    need_x, need_weight, need_bias = mask
+    if not grad.numel():
+        needs = ((need_x, x.shape), (need_weight, weight.shape), (need_bias, g.out[1:2]))
+        return tuple(constant(0, x.dtype, tuple(shape)) if need else None for need, shape in needs)
+    dy, dx, dw, db = _value(grad), None, None, None
+    if need_x:
+        w = _value(weight)
+        dx = _forward(g, weight, dy, w) if transposed else _input(g, weight, dy, w, x.shape)
+        dx = _result(dx, x.shape, x.dtype)
+    if need_weight:
+        v = _value(x)
+        dw = _result(_filter(g, weight, v, dy) if transposed else _filter(g, weight, dy, v), weight.shape, x.dtype)
+    if need_bias:
+        db = cast(_BIAS_GRAD(_flat(dy, g.out)), x.dtype)
+    return dx, dw, db
+
+
+@kernel("convolution_backward_overrideable")
+def backward_overrideable(grad, x, weight, stride, padding, dilation, transposed, output_padding, groups, mask):
+    return convolution_backward(grad, x, weight, None, stride, padding, dilation, transposed, output_padding, groups, mask)
