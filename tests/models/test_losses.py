@@ -159,6 +159,7 @@ def check(network, shape, loss, device):
     compare.same_gradients(module, host, device)
 
 
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
 @pytest.mark.parametrize(("name", "reduction"), [(n, r) for n, loss in LOSSES.items() for r in loss.reductions])
 def test_loss(name, reduction, device):
     case = LOSSES[name]
