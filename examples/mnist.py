@@ -76,11 +76,11 @@ def read_idx(folder, name):
             content = file.read()
     except (OSError, EOFError) as error:
         sys.exit(f"Cannot read {path}: {error}")
-    magic = int.from_bytes(content[:4], "big")
-    dimensions = IDX_DIMENSIONS.get(magic, 0)
-    shape = np.frombuffer(content[4 : 4 + 4 * dimensions], ">u4").astype(int)
-    data = np.frombuffer(content[4 + 4 * dimensions :], np.uint8)
-    if not dimensions or len(shape) != dimensions or data.size != shape.prod():
+    dimensions = IDX_DIMENSIONS.get(int.from_bytes(content[:4], "big"), 0)
+    header = 4 + 4 * dimensions
+    shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4)]
+    data = np.frombuffer(content, np.uint8)[header:]
+    if not dimensions or data.size != np.prod(shape):
         sys.exit(f"{path} is not a whole IDX file of images or labels; is the download complete?")
     return data.reshape(shape)
 

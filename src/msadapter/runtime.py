@@ -57,8 +57,13 @@ def check_version(package: str, version: str) -> str | None:
     found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if low <= found < high:
         return None
-    wanted = f"{package}>={low[0]}.{low[1]},<{high[0]}.{high[1]}" if package != "numpy" else "numpy<2"
-    return f'Expected {wanted}; received {package} {version}. Install it with: pip install "{wanted}"'
+    return f'Expected {wanted(package)}; received {package} {version}. Install it with: pip install "{wanted(package)}"'
+
+
+def wanted(package: str) -> str:
+    """What to ask pip for: 'torch>=2.13,<2.15'."""
+    low, high = SUPPORTED[package]
+    return f"{package}>={low[0]}.{low[1]},<{high[0]}.{high[1]}" if package != "numpy" else "numpy<2"
 
 
 @functools.cache
@@ -122,7 +127,7 @@ def _check_installed() -> None:
     if "mindspore" not in sys.modules and importlib.util.find_spec("mindspore") is None:
         raise ImportError(
             "Expected MindSpore, which the mindspore device computes with; found no such package. "
-            'Install it with: pip install "mindspore>=2.10,<2.11"'
+            f'Install it with: pip install "{wanted("mindspore")}"'
         )
 
 
