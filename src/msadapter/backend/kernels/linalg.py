@@ -1,39 +1,201 @@
-"""Matrix products. A transposed operand is passed by MatMul's flag, not copied."""
+"""Matrix products. A transposed operand is passed by the primitive's flag, not copied."""
+
+import math
 
 import torch
 
-from ..registry import kernel
-from ..storage import constant, ms, read
+from ..registry import Decline, kernel, raw
+from ..storage import TORCH_DTYPE, as_strided, cast, constant, ms, read
+from ..storage import _prim as prim
 
-_MATMUL = {(a, b): ms.ops.MatMul(transpose_a=a, transpose_b=b) for a in (False, True) for b in (False, True)}
-_ADD, _MUL = ms.ops.Add(), ms.ops.Mul()
+_FLAGS = [(a, b) for a in (False, True) for b in (False, True)]
+_MATMUL = {(a, b): ms.ops.MatMul(transpose_a=a, transpose_b=b) for a, b in _FLAGS}
+_BATCH = {(a, b): ms.ops.BatchMatMul(transpose_a=a, transpose_b=b) for a, b in _FLAGS}
+_BATCH[False, False] = prim.BatchMatMulExt()  # less work per call than BatchMatMul
+_ADD, _MUL, _BIAS, _SUM = ms.ops.Add(), ms.ops.Mul(), ms.ops.BiasAdd(), prim.SumExt()
+_RESHAPE, _TILE = ms.ops.Reshape(), ms.ops.Tile()
+
+_SMALL = 2048  # elements up to which Add broadcasts a row faster than BiasAdd's fixed cost
+_TALL = 1 << 15  # elements from which ones @ x sums rows faster than SumExt
 
 
-def _matrix(x):
-    """(value, transposed): x or, where x is the transpose of a contiguous matrix, that matrix."""
-    if not x.is_contiguous() and x.dim() == 2 and x.stride(0) == 1 and x.stride(1) >= x.size(0):
-        return read(x.t()), True
+def multiply(u, v, ta=False, tb=False):
+    """op(u) @ op(v) of two MindSpore matrices, or two batches of them; op transposes where the flag says so."""
+    if u.shape[-2 if ta else -1] == 0:  # MindSpore leaves the result uninitialised
+        return constant(0, TORCH_DTYPE[u.dtype], (*u.shape[:-2], u.shape[-1 if ta else -2], v.shape[-2 if tb else -1]))
+    primitive = (_MATMUL if u.ndim == 2 else _BATCH)[ta, tb]
+    if u.dtype == ms.bfloat16:
+        return cast(primitive(cast(u, torch.float32), cast(v, torch.float32)), torch.bfloat16)
+    return primitive(u, v)
+
+
+def add_bias(y, bias):
+    """y + bias, bias broadcast to y's shape: Add broadcasts slowly, so a row goes to BiasAdd and the rest is tiled."""
+    if bias.shape == y.shape or y.size <= _SMALL or y.dtype == ms.bfloat16:
+        return _ADD(y, bias)
+    if y.ndim == 2 and bias.size == y.shape[1] and bias.shape[-1] == y.shape[1]:
+        return _BIAS(y, bias if bias.ndim == 1 else _RESHAPE(bias, (y.shape[1],)))
+    padded = (1,) * (y.ndim - bias.ndim) + bias.shape
+    return _ADD(y, _TILE(bias, tuple(n // m for n, m in zip(y.shape, padded))))
+
+
+def sum_rows(y):
+    """The sum of the rows of the matrix y."""
+    m, n = y.shape
+    if m * n >= _TALL and y.dtype != ms.bfloat16:
+        return _RESHAPE(multiply(constant(1, TORCH_DTYPE[y.dtype], (1, m)), y), (n,))
+    return _sum_first(y)
+
+
+def _sum_first(y):
+    """The sum over the first dimension, in y's dtype."""
+    if y.shape[0] == 0:  # MindSpore leaves the result uninitialised
+        return constant(0, TORCH_DTYPE[y.dtype], y.shape[1:])
+    if y.dtype == ms.bfloat16:
+        return cast(_SUM(cast(y, torch.float32), (0,), False, None), torch.bfloat16)
+    return cast(_SUM(y, (0,), False, None), TORCH_DTYPE[y.dtype])
+
+
+def operand(x):
+    """(value, transposed): x or, where x is the transpose of contiguous matrices, those matrices."""
+    if not x.is_contiguous():
+        m, n = x.shape[-2:]
+        stride = x.stride()
+        if stride[-2] == 1 and stride[-1] == m and (x.dim() == 2 or stride[0] == m * n):
+            return read(as_strided(x, (*x.shape[:-2], n, m), (*stride[:-2], m, 1), x.storage_offset())), True
     return read(x), False
 
 
-def _check(a, b):
-    if a.dtype is not b.dtype:
-        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype} != {b.dtype}")
+def _product(a, b, rank):
+    """a @ b; MindSpore promotes and broadcasts where torch refuses."""
+    if a.dim() != rank or b.dim() != rank or a.dtype is not b.dtype:
+        raise Decline(f"expected two {rank}-d operands of one dtype")
+    if a.shape[-1] != b.shape[-2] or (rank == 3 and a.shape[0] != b.shape[0]):
+        raise Decline("expected sizes to match")
+    (u, ta), (v, tb) = operand(a), operand(b)
+    return multiply(u, v, ta, tb)
+
+
+def _combine(bias, a, y, beta, alpha):
+    """beta * bias + alpha * y for y made of operands like a; beta == 0 ignores even a NaN bias."""
+    if bias.dtype is not a.dtype:
+        raise Decline(f"expected one dtype, got {bias.dtype} and {a.dtype}")
+    if torch.broadcast_shapes(tuple(bias.shape), y.shape) != y.shape:
+        raise Decline("expected a bias that broadcasts to the product")
+    if alpha != 1:
+        y = _MUL(y, constant(alpha, a.dtype))
+    if beta == 0:
+        return y
+    b = read(bias)
+    return add_bias(y, b if beta == 1 else _MUL(b, constant(beta, a.dtype)))
+
+
+def _row(x):
+    """The vector x as a 1 x n matrix."""
+    (n,) = x.shape
+    return as_strided(x, (1, n), (n * x.stride(0), x.stride(0)), x.storage_offset())
+
+
+def _column(x):
+    (n,) = x.shape
+    return as_strided(x, (n, 1), (x.stride(0), 1), x.storage_offset())
+
+
+# ------------------------------------------------------------------------------------------------------------- products
 
 
 @kernel("mm")
 def mm(a, b):
-    _check(a, b)
-    (u, ta), (v, tb) = _matrix(a), _matrix(b)
-    return _MATMUL[ta, tb](u, v)
+    return _product(a, b, 2)
+
+
+@kernel("bmm")
+def bmm(a, b):
+    return _product(a, b, 3)
+
+
+@kernel("mv")
+def mv(a, x):
+    return _RESHAPE(_product(a, _column(x), 2), (a.shape[0],))
+
+
+@kernel("dot", "vdot")
+def dot(x, y):
+    if x.dtype.is_complex:
+        raise Decline("complex vectors")
+    return _RESHAPE(_product(_row(x), _column(y), 2), ())
 
 
 @kernel("addmm")
 def addmm(bias, a, b, beta=1, alpha=1):
-    _check(a, b)
-    product = mm(a, b)
-    if alpha != 1:
-        product = _MUL(product, constant(alpha, a.dtype))
-    if beta == 0:
-        return product
-    return _ADD(product, read(bias) if beta == 1 else _MUL(read(bias), constant(beta, a.dtype)))
+    return _combine(bias, a, mm(a, b), beta, alpha)
+
+
+@kernel("baddbmm")
+def baddbmm(bias, a, b, beta=1, alpha=1):
+    return _combine(bias, a, bmm(a, b), beta, alpha)
+
+
+@kernel("addbmm")
+def addbmm(bias, a, b, beta=1, alpha=1):
+    (u, ta), (v, tb) = operand(a), operand(b)
+    _product(a[:0], b[:0], 3)  # checks
+    return _combine(bias, a, _sum_first(multiply(u, v, ta, tb)), beta, alpha)
+
+
+@kernel("addmv")
+def addmv(bias, a, x, beta=1, alpha=1):
+    return _combine(bias, a, mv(a, x), beta, alpha)
+
+
+@kernel("addr")
+def addr(bias, x, y, beta=1, alpha=1):
+    return _combine(bias, x, _product(_column(x), _row(y), 2), beta, alpha)
+
+
+# --------------------------------------------------------------------------------------------------------------- linear
+
+
+@kernel("linear")
+def linear(x, weight, bias=None):
+    """One kernel for the layer: as the composite of `t`, `view` and `addmm` it costs three times the calls."""
+    n, k = weight.numel() // max(weight.shape[-1], 1), x.shape[-1]
+    if weight.dim() > 2 or weight.shape[-1] != k or weight.dtype is not x.dtype:
+        raise Decline("expected a weight that fits the input")
+    if bias is not None and (bias.dtype is not x.dtype or weight.dim() != 2 or bias.shape != weight.shape[:1]):
+        raise Decline("expected a bias that fits the weight")
+    w, transposed = operand(weight) if weight.dim() == 2 else (_RESHAPE(read(weight), (1, k)), False)
+    y = multiply(_rows(x), w, False, not transposed)
+    if bias is not None:
+        y = add_bias(y, read(bias))
+    return _shaped(y, (*x.shape[:-1], *weight.shape[:-1]))
+
+
+@kernel("linear_backward")
+def linear_backward(x, grad, weight, mask):
+    k = x.shape[-1]
+    g = _shaped(read(grad), (x.numel() // k if k else math.prod(x.shape[:-1]), weight.numel() // k if k else len(weight)))
+    w, transposed = operand(weight) if weight.dim() == 2 else (_RESHAPE(read(weight), (1, k)), False)
+    return (
+        _shaped(multiply(g, w, False, transposed), tuple(x.shape)) if mask[0] else None,
+        _shaped(multiply(g, _rows(x), True), tuple(weight.shape)) if mask[1] else None,
+        _shaped(sum_rows(g), tuple(weight.shape[:-1])) if mask[2] else None,
+    )
+
+
+def _shaped(v, shape):
+    return v if v.shape == shape else _RESHAPE(v, shape)
+
+
+def _rows(x):
+    """x as a matrix whose rows are its last dimension."""
+    return _shaped(read(x), (math.prod(x.shape[:-1]), x.shape[-1]))
+
+
+@raw("_trilinear")
+def trilinear(a, b, c, expand1, expand2, expand3, sumdim, unroll_dim=1):
+    """The contraction behind nn.Bilinear: the product of three expanded tensors, summed over `sumdim`."""
+    for dims, i in ((expand1, 0), (expand2, 1), (expand3, 2)):
+        for d in dims:
+            a, b, c = (x.unsqueeze(d) if j == i else x for j, x in enumerate((a, b, c)))
+    return (a * b * c).sum(sumdim) if sumdim else a * b * c
