@@ -274,6 +274,10 @@ def write(x, v):
     try:
         buf = s.buf
     except AttributeError:
+        if Host.implicit and x.device.type == "cpu":  # a host tensor changed in place by a device operand stays there
+            Host.syncs += 1
+            x.copy_(_host_flat(v if v.is_contiguous() and not v.storage_offset() else _CONTIGUOUS(v)).view(x.shape))
+            return
         _read_host(x)  # raises unless x is a bare device tensor
         buf = s.buf
     if v.dtype != MS_DTYPE[x.dtype]:
