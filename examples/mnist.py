@@ -7,6 +7,7 @@
 
 import argparse
 import gzip
+import math
 import sys
 from pathlib import Path
 
@@ -79,10 +80,9 @@ def read_idx(folder, name):
     dimensions = IDX_DIMENSIONS.get(int.from_bytes(content[:4], "big"), 0)
     header = 4 + 4 * dimensions
     shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4)]
-    data = np.frombuffer(content, np.uint8)[header:]
-    if not dimensions or data.size != np.prod(shape):
+    if not dimensions or len(content) != header + math.prod(shape):
         sys.exit(f"{path} is not a whole IDX file of images or labels; is the download complete?")
-    return data.reshape(shape)
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
 def mnist(folder):
