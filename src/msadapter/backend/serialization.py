@@ -19,6 +19,7 @@ def apply():
     _patch_metadata()
     _patch_load()
     _patch_multiprocessing()
+    _patch_safetensors()
 
 
 def _tag(storage):
@@ -101,6 +102,23 @@ def _patch_multiprocessing():
     reductions.reduce_tensor = reduce
     for cls in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(cls, reduce)
+
+
+def _patch_safetensors():
+    """safetensors' reader is compiled and knows its own list of devices: read on the host, then move."""
+    try:
+        import safetensors.torch as library
+    except ImportError:
+        return
+    load_file = library.load_file
+
+    @functools.wraps(load_file)
+    def wrapper(filename, device="cpu", *args, **kwargs):
+        if torch.device(device).type != "mindspore":
+            return load_file(filename, device, *args, **kwargs)
+        return {name: x.to(device) for name, x in load_file(filename, "cpu", *args, **kwargs).items()}
+
+    library.load_file = wrapper
 
 
 def _from_host_copy(data, is_parameter, requires_grad):

@@ -9,8 +9,9 @@ import math
 import numpy as np
 import torch
 
-from ..registry import Decline, kernel
-from ..storage import NP_DTYPE, broadcast, cast, constant, from_host, host, ms, read
+from .. import fallback
+from ..registry import Decline, aten, kernel, raw
+from ..storage import NP_DTYPE, broadcast, cast, constant, from_host, host, ms, read, wrap, wrap_strided
 
 P = ms.ops
 _GATHER, _GATHER_D, _GATHER_ND = P.Gather(), P.GatherD(), P.GatherNd()
@@ -33,8 +34,6 @@ def elements(axis, reduction="none"):
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
-
-_INT16 = ms.int16
 
 
 def moved(v):
@@ -156,7 +155,7 @@ def index_copy(x, dim, index, source):
     return _rows(_UPDATE, read(x), dim, i, read(source)) if source.numel() else read(x)
 
 
-@kernel("index_fill.int_Scalar", "index_fill.int_Tensor")
+@kernel("index_fill.int_Scalar", "index_fill.int_Tensor", layout=True)
 def index_fill(x, dim, index, value):
     dim = _dim(dim, x.dim())
     if index.dim() > 1:
@@ -376,28 +375,49 @@ def _stacked(tensors, shape):
 
 @kernel("index.Tensor", "_unsafe_index.Tensor")
 def index_tensor(x, indices):
+    return _index_tensor(x, indices)[0]
+
+
+@raw("index.Tensor")
+def index_strided(x, indices):
+    """`index_tensor` with torch's strides, which follow those of a non-contiguous input or index."""
+    try:
+        v, positions = _index_tensor(x, indices)
+        if not x.is_contiguous() and x.numel() and positions:
+            stride = aten.index.Tensor(torch.empty_strided(x.shape, x.stride(), device="meta"), positions).stride()
+            return wrap_strided(v, stride)
+    except Exception as error:
+        return fallback.run(aten.index.Tensor, (x, indices), {}, error)
+    return wrap(v)
+
+
+def _index_tensor(x, indices):
+    """(value, the indices as shapes on the Meta device)."""
     only = [i for i in indices if i is not None]
     if len(only) == 1 and only[0].dtype is torch.bool and only[0].shape == x.shape and x.dim():
         v = read(x)
         mask = read(only[0]) if only[0].device.type == "mindspore" else from_host(only[0])
-        return moved_back(_MASKED_SELECT(moved(v), mask), v) if x.numel() else _empty(x, (0,))
+        return moved_back(_MASKED_SELECT(moved(v), mask), v) if x.numel() else _empty(x, (0,)), None
     dims, adjacent, shape, tensors = _prepare(x, indices)
     rest = [n for d, n in enumerate(x.shape) if d not in dims]
     at = dims[0] if adjacent else 0
     out_shape = (*rest[:at], *shape, *rest[at:])
     if not math.prod(out_shape):
-        return _empty(x, out_shape)
+        return _empty(x, out_shape), None
+    positions = [None] * x.dim()
+    for d, tensor in zip(dims, tensors):
+        positions[d] = torch.empty(tensor.shape, dtype=torch.int64, device="meta")
     v = read(x)
     m = moved(v)
     if len(dims) == 1:
-        return moved_back(_GATHER(m, tensors[0], dims[0]), v)
+        return moved_back(_GATHER(m, tensors[0], dims[0]), v), positions
     perm = (*dims, *(d for d in range(x.dim()) if d not in dims))
     m = m if perm == tuple(range(x.dim())) else _TRANSPOSE(m, perm)
     out = _GATHER_ND(m, _stacked(tensors, shape))
     if at:
         k = len(shape)
         out = _TRANSPOSE(out, (*range(k, k + at), *range(k), *range(k + at, out.ndim)))
-    return moved_back(out, v)
+    return moved_back(out, v), positions
 
 
 @kernel("_index_put_impl")

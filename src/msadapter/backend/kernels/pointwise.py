@@ -1,15 +1,16 @@
-"""Pointwise ops: one value in, one value out, broadcast and promoted by torch's rules."""
+"""Pointwise ops of one operand, and how pointwise ops read their operands: promotion by torch's rules."""
 
 import math
 
 import torch
 
 from ..registry import Decline, kernel
-from ..storage import MS_DTYPE, cast, constant, ms, read
+from ..storage import MS_DTYPE, broadcast, cast, constant, ms, read
 
 P = ms.ops
 
 FLOATING = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
+WIDE = {torch.bfloat16: torch.float32}  # few primitives know bfloat16: it is computed in float32 and rounded once
 
 
 # ------------------------------------------------------------------------------------------------ operands and promotion
@@ -18,18 +19,20 @@ FLOATING = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
 def operand(x, dtype):
     """x (a device tensor, a 0-dim host tensor or a Python number) as an `ms.Tensor` of the torch dtype `dtype`."""
     if isinstance(x, torch.Tensor):
-        if x.device.type == "cpu" and x.dim() == 0:
+        if x.dim() == 0 and x.device.type == "cpu":
             return constant(x.item(), dtype)
         return cast(read(x), dtype)
     return constant(x, dtype)
 
 
 def promoted(*xs):
-    """torch's result type of the operands, left to right."""
+    """torch's result type of the operands."""
+    if all(isinstance(x, torch.Tensor) and x.dtype is xs[0].dtype for x in xs):
+        return xs[0].dtype
     dtype = torch.result_type(xs[0], xs[1])
-    if len(xs) == 3:
-        a = torch.empty((1,) * max(getattr(x, "ndim", 0) for x in xs[:2]), dtype=dtype, device="meta")
-        dtype = torch.result_type(a, xs[2])
+    for x in xs[2:]:
+        dims = max(getattr(x, "ndim", 0) for x in xs)
+        dtype = torch.result_type(torch.empty((1,) * dims, dtype=dtype, device="meta"), x)
     return dtype
 
 
@@ -40,109 +43,192 @@ def to_float(dtype):
 
 def pair(x, y, dtype=None):
     """(x, y, dtype) promoted; the common case of two device tensors of one dtype takes no detour."""
-    if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.dtype is y.dtype and dtype is None:
+    if dtype is None and isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.dtype is y.dtype:
         if x.device.type == y.device.type == "mindspore":
             return read(x), read(y), x.dtype
     dtype = dtype or torch.result_type(x, y)
     return operand(x, dtype), operand(y, dtype), dtype
 
 
+def compute(fn, dtype, *xs):
+    """fn over the operands xs as `dtype`, giving `dtype`; bfloat16 computes in float32."""
+    wide = WIDE.get(dtype, dtype)
+    v = fn(*[operand(x, wide) for x in xs])
+    return v if wide is dtype else cast(v, dtype)
+
+
+def decline_complex(dtype):
+    if dtype.is_complex:
+        raise Decline("no complex kernel")
+
+
+def isnan(v):
+    """Where v is NaN: a comparison is the fastest test."""
+    return _NE(v, v)
+
+
+# ------------------------------------------------------------------------------------------- where primitives fall short
+
+_EXP, _POW, _TANH, _ADD, _MUL, _SUB, _DIV = P.Exp(), P.Pow(), P.Tanh(), P.Add(), P.Mul(), P.Sub(), P.RealDiv()
+_ABS, _SQUARE, _TRUNC, _RINT, _LOG, _ERF, _ERFINV = P.Abs(), P.Square(), P.Trunc(), P.Rint(), P.Log(), P.Erf(), P.Erfinv()
+_NE, _EQ, _LESS, _NOT, _OR, _AND = P.NotEqual(), P.Equal(), P.Less(), P.LogicalNot(), P.LogicalOr(), P.LogicalAnd()
+_DIV_NO_NAN, _RECIPROCAL, _MAXIMUM = P.DivNoNan(), P.Reciprocal(), P.Maximum()
+
+ONE, HALF, E = (constant(v, torch.float32) for v in (1, 0.5, math.e))
+_EXP_BY_POW = 4096  # elements up to which Pow, forty times slower per element, costs no more than the call
+
+
+def exp(v):
+    """float32 Exp is off by 3e-6 (2e-5 at the ends of its range), Pow by 3e-7: small values take the better one."""
+    return _POW(E, v) if v.dtype == ms.float32 and v.size <= _EXP_BY_POW else _EXP(v)
+
+
+def tanh(v):
+    """float32 Tanh is off by 1e-4 between 2.5 and 5, and good below: tanh 2x = 2t / (1 + t^2) with t = tanh x."""
+    if v.dtype != ms.float32:
+        return _TANH(v)
+    t = _TANH(_MUL(v, HALF))
+    return _DIV(_ADD(t, t), _ADD(_SQUARE(t), ONE))
+
+
+def relu(v):
+    """ReLU makes 0 of NaN; Maximum answers its second operand when the comparison fails."""
+    return _MAXIMUM(constant(0, torch.float32), v) if v.dtype == ms.float32 else _MAXIMUM(P.ZerosLike()(v), v)
+
+
+def _in_double(fn):
+    """fn computed in float64 whatever the float type is: its float32 primitives are not good enough."""
+
+    def run(v):
+        if v.dtype == ms.float64:
+            return fn(v)
+        return P.Cast()(fn(P.Cast()(v, ms.float64)), v.dtype)
+
+    return run
+
+
+def _scaled_log(base):
+    factor = constant(1 / math.log(base), torch.float64)
+    return _in_double(lambda v: _MUL(_LOG(v), factor))
+
+
+@_in_double
+def erfinv(v):
+    """Erfinv is off by 1 % near +-1. Newton steps on Erf mend that; at +-1 both differences are 0, and 0 / 0 is to be 0."""
+    y, slope = _ERFINV(v), constant(2 / math.sqrt(math.pi), torch.float64)
+    for _ in range(3):
+        y = _SUB(y, _DIV_NO_NAN(_SUB(_ERF(y), v), _MUL(_EXP(P.Neg()(_SQUARE(y))), slope)))
+    return y
+
+
+def signbit(v):
+    """Whether v is negative; of zeros, the sign shows in the reciprocal."""
+    zero = P.ZerosLike()(v)
+    return _OR(_LESS(v, zero), _AND(_EQ(v, zero), _LESS(_RECIPROCAL(v), zero)))
+
+
 # ---------------------------------------------------------------------------------------------------------------- unary
 
-UNARY = {  # same dtype out; integers pass through
-    "neg": P.Neg(), "abs": P.Abs(), "sign": P.Sign(), "square": P.Square(), "relu": P.ReLU(),
-    "bitwise_not": P.Invert(), "logical_not": P.LogicalNot(),
-}  # fmt: skip
-FLOAT_UNARY = {  # integers become float
-    "exp": P.Exp(), "log": P.Log(), "log1p": P.Log1p(), "expm1": P.Expm1(), "sqrt": P.Sqrt(), "rsqrt": P.Rsqrt(),
+SAME = {"neg": P.Neg(), "relu": relu, "bitwise_not": P.Invert()}  # every dtype
+REAL = {"abs": _ABS, "sign": P.Sign(), "sgn": P.Sign()}  # every dtype but complex
+FLOAT = {  # integers become float
+    "exp": exp, "log": _LOG, "log1p": P.Log1p(), "expm1": P.Expm1(), "sqrt": P.Sqrt(), "rsqrt": P.Rsqrt(),
     "sin": P.Sin(), "cos": P.Cos(), "tan": P.Tan(), "asin": P.Asin(), "acos": P.ACos(), "atan": P.Atan(),
-    "sinh": P.Sinh(), "cosh": P.Cosh(), "asinh": P.Asinh(), "acosh": P.Acosh(), "atanh": P.Atanh(), "tanh": P.Tanh(),
-    "sigmoid": P.Sigmoid(), "erf": P.Erf(), "erfc": P.Erfc(), "reciprocal": P.Reciprocal(),
+    "sinh": P.Sinh(), "cosh": P.Cosh(), "asinh": P.Asinh(), "acosh": P.Acosh(), "atanh": P.Atanh(), "tanh": tanh,
+    "sigmoid": P.Sigmoid(), "erf": _ERF, "erfc": P.Erfc(), "reciprocal": _RECIPROCAL, "sinc": P.Sinc(),
+    "lgamma": P.Lgamma(), "erfinv": erfinv, "log2": _scaled_log(2), "log10": _scaled_log(10),
+    "exp2": lambda v: _POW(constant(2, torch.float64 if v.dtype == ms.float64 else torch.float32), v),
 }  # fmt: skip
-ROUNDING = {"floor": P.Floor(), "ceil": P.Ceil(), "trunc": P.Trunc(), "round": P.Rint()}  # integers unchanged
+ROUNDING = {"floor": P.Floor(), "ceil": P.Ceil(), "trunc": _TRUNC, "round": _RINT}  # integers unchanged
+NARROW = {torch.int16, torch.int8, torch.uint8}  # integers that Sign does not know
 
 
-def _unary(name, primitive):
+def _unary(name, fn, mode):
     @kernel(name, layout=True)
     def unary(x):
-        return primitive(read(x))
+        dtype = x.dtype
+        if dtype is torch.float32:
+            return fn(read(x))
+        if mode is REAL:
+            decline_complex(dtype)
+            if dtype in NARROW and name != "abs":
+                return cast(fn(cast(read(x), torch.int32)), dtype)
+        if not dtype.is_floating_point and not dtype.is_complex:
+            if mode is ROUNDING:
+                return read(x)
+            if mode is FLOAT:
+                dtype = torch.get_default_dtype()
+        return compute(fn, dtype, x)
 
 
-def _float_unary(name, primitive):
-    @kernel(name, layout=True)
-    def unary(x):
-        return primitive(read(x) if x.dtype.is_floating_point else cast(read(x), to_float(x.dtype)))
+for _mode in (SAME, REAL, FLOAT, ROUNDING):
+    for _name, _fn in _mode.items():
+        _unary(_name, _fn, _mode)
 
 
-def _rounding(name, primitive):
-    @kernel(name, layout=True)
-    def unary(x):
-        return primitive(read(x)) if x.dtype.is_floating_point else read(x)
+@kernel("frac", layout=True)
+def frac(x):
+    return compute(lambda v: _SUB(v, _TRUNC(v)), x.dtype, x)
 
 
-for _name, _primitive in UNARY.items():
-    _unary(_name, _primitive)
-for _name, _primitive in FLOAT_UNARY.items():
-    _float_unary(_name, _primitive)
-for _name, _primitive in ROUNDING.items():
-    _rounding(_name, _primitive)
+@kernel("round.decimals", layout=True)
+def round_decimals(x, decimals=0):
+    if not x.dtype.is_floating_point:
+        raise Decline("round with decimals is for floats")
+    ten = constant(10 ** abs(decimals), WIDE.get(x.dtype, x.dtype))
+    if decimals >= 0:
+        return compute(lambda v: _DIV(_RINT(_MUL(v, ten)), ten), x.dtype, x)
+    return compute(lambda v: _MUL(_RINT(_DIV(v, ten)), ten), x.dtype, x)
 
 
-# --------------------------------------------------------------------------------------------------------------- binary
-
-_ADD, _SUB, _MUL, _DIV, _POW = P.Add(), P.Sub(), P.Mul(), P.Div(), P.Pow()
-
-
-@kernel("add.Tensor", layout=True)
-def add(x, y, alpha=1):
-    a, b, dtype = pair(x, y)
-    if dtype is torch.bool:
-        return P.LogicalOr()(a, b if alpha else constant(False, torch.bool))
-    return _ADD(a, b if alpha == 1 else _MUL(b, constant(alpha, dtype)))
+@kernel("isnan", layout=True)
+def isnan_kernel(x):
+    return isnan(operand(x, WIDE.get(x.dtype, x.dtype)))
 
 
-@kernel("sub.Tensor", layout=True)
-def sub(x, y, alpha=1):
-    a, b, dtype = pair(x, y)
-    if dtype is torch.bool:
-        raise Decline("torch has no bool subtraction")
-    return _SUB(a, b if alpha == 1 else _MUL(b, constant(alpha, dtype)))
+@kernel("isinf", layout=True)
+def isinf(x):
+    decline_complex(x.dtype)
+    if not x.dtype.is_floating_point:
+        return constant(False, torch.bool, tuple(x.shape))
+    return P.IsInf()(operand(x, WIDE.get(x.dtype, x.dtype)))
 
 
-@kernel("rsub.Tensor", "rsub.Scalar", layout=True)
-def rsub(x, y, alpha=1):
-    a, b, dtype = pair(x, y)
-    return _SUB(b, a if alpha == 1 else _MUL(a, constant(alpha, dtype)))
+@kernel("signbit", layout=True)
+def signbit_kernel(x):
+    decline_complex(x.dtype)
+    if x.dtype is torch.bool:
+        return constant(False, torch.bool, tuple(x.shape))
+    if not x.dtype.is_floating_point:
+        return _LESS(read(x), constant(0, x.dtype))
+    return signbit(operand(x, WIDE.get(x.dtype, x.dtype)))
 
 
-@kernel("mul.Tensor", "mul.Scalar", layout=True)
-def mul(x, y):
-    a, b, _ = pair(x, y)
-    return _MUL(a, b)
+@kernel("logical_not", layout=True)
+def logical_not(x):
+    return _NOT(as_bool(x))
 
 
-@kernel("div.Tensor", "div.Scalar", layout=True)
-def div(x, y):
-    dtype = to_float(torch.result_type(x, y))
-    return _DIV(operand(x, dtype), operand(y, dtype))
+def as_bool(x):
+    """x != 0: the way from any dtype to bool that costs no Cast, and calls NaN true."""
+    if isinstance(x, torch.Tensor) and x.dtype is not torch.bool:
+        wide = WIDE.get(x.dtype, x.dtype)
+        return _NE(operand(x, wide), constant(0, wide))
+    return operand(x, torch.bool)
 
 
-def _compare(name, primitive):
-    @kernel(f"{name}.Tensor", f"{name}.Scalar", layout=True)
-    def compare(x, y):
-        a, b, _ = pair(x, y)
-        return primitive(a, b)
+# ----------------------------------------------------------------------------------------------------------------- fill
 
 
-for _name, _primitive in {
-    "eq": P.Equal(), "ne": P.NotEqual(), "gt": P.Greater(), "ge": P.GreaterEqual(), "lt": P.Less(), "le": P.LessEqual()
-}.items():  # fmt: skip
-    _compare(_name, _primitive)
-
-
-@kernel("fill.Scalar", layout=True)
+@kernel("fill.Scalar", "fill.Tensor", layout=True)
 def fill(x, value):
-    return constant(value.item() if isinstance(value, torch.Tensor) else value, x.dtype, tuple(x.shape))
+    if isinstance(value, torch.Tensor):
+        if value.dim():
+            raise Decline("torch fills with 0-dim tensors only")
+        if value.device.type == "mindspore":
+            return broadcast(cast(read(value), x.dtype), tuple(x.shape))
+        value = value.item()
+    return constant(value, x.dtype, tuple(x.shape))
 
 
 @kernel("zero", layout=True)

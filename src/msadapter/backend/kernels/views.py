@@ -4,7 +4,7 @@ import torch
 
 from .. import fallback, storage
 from ..counters import Host
-from ..registry import aten, raw
+from ..registry import LIB, aten, raw
 from ..storage import _META, as_strided, capacity, new_empty, read, read_fresh, wrap, write
 
 # ---------------------------------------------------------------------------------------------------------- factories
@@ -130,6 +130,11 @@ def copy_from(src, dst, non_blocking=False):
         value = storage.broadcast(value, tuple(dst.shape))
     write(dst, value)
     return dst
+
+
+# Its schema does not say that dst is written, so torch would resolve dst's lazy bits into a copy and lose the write.
+for _key in ("Conjugate", "Negative"):
+    LIB.impl("_copy_from", torch.library.fallthrough_kernel, _key)
 
 
 @raw("_copy_from_and_resize")
