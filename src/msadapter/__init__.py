@@ -12,12 +12,16 @@ def _autoload():
     device.register()
 
 
-import torch as _torch  # noqa: E402, F401  (its autoload may call _autoload, which must exist by now)
-
 from .backend.counters import fallbacks, reset_fallbacks  # noqa: E402
 from .config import config, set_config  # noqa: E402
 
-_autoload()
+try:
+    import torch as _torch  # noqa: F401  (its autoload may call _autoload, which must exist by now)
+except ModuleNotFoundError as _error:
+    if _error.name != "torch":
+        raise  # without torch, `msadapter doctor` must still be able to say so
+else:
+    _autoload()
 
 __version__ = "0.1.0"
 __all__ = ["config", "fallbacks", "reset_fallbacks", "set_config"]

@@ -9,6 +9,7 @@ import warnings
 import torch
 from torch.utils._pytree import tree_map
 
+from .. import runtime
 from ..config import config
 from . import storage
 from .counters import FALLBACKS, Host
@@ -26,6 +27,8 @@ def is_device(x):
 
 def run(op, args, kwargs, error=None):
     """Run `op` with torch's CPU kernel. `error` is why the native kernel did not do it (None: there is none)."""
+    if runtime.forked:
+        runtime.ms()  # raises: say why the kernel could not run, rather than limp along on the host
     written = _written(op, args, kwargs)
     owned = {id(x) for x in written}
     twins = {}  # id(device tensor) -> its host twin; a tensor given twice must stay one tensor

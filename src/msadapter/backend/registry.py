@@ -43,11 +43,11 @@ def kernel(*names, layout=False, variants=True):
     def register(fn):
         for name in names:
             op = overload(name)
-            _impl(name, fn, _functional(op, fn, layout))
+            _record(name, fn, _functional(op, fn, layout))
             if variants:
                 for form, make in ((_inplace_form(op), _inplace), (_out_form(op), _out)):
-                    if form is not None and _name(form) not in NATIVE:
-                        _impl(_name(form), fn, make(form, op, fn))
+                    if form is not None:
+                        _derived.setdefault(_name(form), (fn, make(form, op, fn)))
         return fn
 
     return register
@@ -58,15 +58,26 @@ def raw(*names):
 
     def register(fn):
         for name in names:
-            _impl(name, fn, fn)
+            _record(name, fn, fn)
         return fn
 
     return register
 
 
-def _impl(name, fn, run):
+_explicit: dict = {}  # "add.Tensor" -> (kernel, what torch calls)
+_derived: dict = {}  # the in-place and out= forms of explicit kernels
+
+
+def _record(name, fn, run):
+    _explicit[name] = (fn, run)
     NATIVE[name] = fn
-    LIB.impl(name, _timed(name, run) if config.profile else run, "PrivateUse1", allow_override=True)
+
+
+def install():
+    """Hand every recorded kernel to torch. A form that a kernel file registers itself wins over a derived one."""
+    for name, (fn, run) in {**_derived, **_explicit}.items():
+        NATIVE[name] = fn
+        LIB.impl(name, _timed(name, run) if config.profile else run, "PrivateUse1")
 
 
 def _timed(name, run):
