@@ -66,6 +66,6 @@ def _values(name, fn):
             _running.names.discard(name)
         if isinstance(result, torch.Tensor):
             return read_fresh(result)
-        return type(result)(read_fresh(r) if r is not None else None for r in result)
+        return tuple(read_fresh(r) if r is not None else None for r in result)
 
     return run

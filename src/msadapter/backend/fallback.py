@@ -70,12 +70,20 @@ def run(op, args, kwargs, error=None):
     return _from_result(op, result, args, kwargs, twins)
 
 
+# Arguments that CPU kernels change although the schema does not say so.
+UNDECLARED_WRITES = {
+    "aten::native_batch_norm": ("running_mean", "running_var"),
+    "aten::batch_norm_update_stats": ("running_mean", "running_var"),
+}
+
+
 def _written(op, args, kwargs):
-    """The tensors that the op changes in place, by its schema."""
+    """The tensors that the op changes in place."""
+    undeclared = UNDECLARED_WRITES.get(op._schema.name, ())
     values = [
         args[i] if i < len(args) else kwargs.get(a.name)
         for i, a in enumerate(op._schema.arguments)
-        if a.alias_info is not None and a.alias_info.is_write
+        if a.name in undeclared or (a.alias_info is not None and a.alias_info.is_write)
     ]
     return list(_flatten(values))
 
