@@ -382,17 +382,53 @@ def index_tensor(x, indices):
 def index_strided(x, indices):
     """`index_tensor` with torch's strides, which follow those of a non-contiguous input or index."""
     try:
-        v, positions = _index_tensor(x, indices)
-        if not x.is_contiguous() and x.numel() and positions:
-            stride = aten.index.Tensor(torch.empty_strided(x.shape, x.stride(), device="meta"), positions).stride()
-            return wrap_strided(v, stride)
+        v, place = _index_tensor(x, indices)
+        if place is not None and not (x.is_contiguous() and all(i is None or i.is_contiguous() for i in indices)):
+            return wrap_strided(v, _index_strides(x, indices, *place))
     except Exception as error:
         return fallback.run(aten.index.Tensor, (x, indices), {}, error)
     return wrap(v)
 
 
+def _index_strides(x, indices, dims, at, shape):
+    """TensorIterator's order of dimensions, by its own insertion sort."""
+    rest = [d for d in range(x.dim()) if d not in dims]
+    before, after, k = rest[:at], rest[at:], len(shape)
+    size = (*(x.size(d) for d in before), *shape, *(x.size(d) for d in after))
+    operands = [(*(x.stride(d) for d in before), *[0] * k, *(x.stride(d) for d in after))]
+    for i in indices:
+        if i is not None:
+            own = (1,) * k if i.dtype in (torch.bool, torch.uint8) else i.expand(shape).stride()
+            operands.append((*[0] * len(before), *own, *[0] * len(after)))
+
+    def swapped(a, b):
+        for stride in operands:
+            if stride[a] and stride[b]:
+                if stride[a] != stride[b]:
+                    return 1 if stride[a] > stride[b] else -1
+                if size[a] > size[b]:
+                    return 1
+        return 0
+
+    perm = list(range(len(size)))[::-1]  # fastest first
+    for i in range(1, len(perm)):
+        at = i
+        for j in range(i - 1, -1, -1):
+            order = swapped(perm[j], perm[at])
+            if order > 0:
+                perm[j], perm[at] = perm[at], perm[j]
+                at = j
+            elif order < 0:
+                break
+    strides, step = [0] * len(size), 1
+    for d in perm:
+        strides[d] = step
+        step *= size[d]
+    return tuple(strides)
+
+
 def _index_tensor(x, indices):
-    """(value, the indices as shapes on the Meta device)."""
+    """(value, (indexed dimensions, where their result goes, its shape), or None for a contiguous result)."""
     only = [i for i in indices if i is not None]
     if len(only) == 1 and only[0].dtype is torch.bool and only[0].shape == x.shape and x.dim():
         v = read(x)
@@ -404,20 +440,18 @@ def _index_tensor(x, indices):
     out_shape = (*rest[:at], *shape, *rest[at:])
     if not math.prod(out_shape):
         return _empty(x, out_shape), None
-    positions = [None] * x.dim()
-    for d, tensor in zip(dims, tensors):
-        positions[d] = torch.empty(tensor.shape, dtype=torch.int64, device="meta")
+    place = dims, at, shape
     v = read(x)
     m = moved(v)
     if len(dims) == 1:
-        return moved_back(_GATHER(m, tensors[0], dims[0]), v), positions
+        return moved_back(_GATHER(m, tensors[0], dims[0]), v), place
     perm = (*dims, *(d for d in range(x.dim()) if d not in dims))
     m = m if perm == tuple(range(x.dim())) else _TRANSPOSE(m, perm)
     out = _GATHER_ND(m, _stacked(tensors, shape))
     if at:
         k = len(shape)
         out = _TRANSPOSE(out, (*range(k, k + at), *range(k), *range(k + at, out.ndim)))
-    return moved_back(out, v), positions
+    return moved_back(out, v), place
 
 
 @kernel("_index_put_impl")
