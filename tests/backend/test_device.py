@@ -85,8 +85,9 @@ def test_bad_devices_and_types():
         torch.ones(2).to(torch.float8_e4m3fn).to(DEVICE)
     with pytest.raises((RuntimeError, NotImplementedError)):
         torch.eye(2).to_sparse().to(DEVICE)
-    with pytest.raises(BufferError):
-        torch.ones(2, device=DEVICE).__dlpack__()
+    for export in (torch.utils.dlpack.to_dlpack, np.from_dlpack, lambda x: x.__dlpack__()):
+        with pytest.raises(BufferError, match="host tensor"):
+            export(torch.ones(2, device=DEVICE))
 
 
 # ------------------------------------------------------------------------------------------------- modules and optimizers

@@ -62,6 +62,13 @@ def _patch_tensor():
     def __dlpack__(original, x, **kwargs):
         raise BufferError("Expected a host tensor: a mindspore tensor has no address to export. Use x.cpu() first.")
 
+    export = torch._C._to_dlpack
+
+    def to_dlpack(x):
+        return x.__dlpack__() if is_ours(x) else export(x)
+
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = to_dlpack
+
     @_override(tensor, "share_memory_")  # as on CUDA: a no-op
     def share_memory_(original, x):
         return x
