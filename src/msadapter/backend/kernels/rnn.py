@@ -10,14 +10,15 @@ import functools
 import torch
 
 from ..registry import LIB, Decline, aten, kernel
-from ..storage import constant, ms, read
+from ..storage import TORCH_DTYPE, cast, constant, ms, read, wrap
 from ..storage import _prim as prim
-from .linalg import add_bias, sum_rows
+from .linalg import add_bias, multiply, sum_rows
 
 _ADD, _SUB, _MUL, _SIGMOID, _TANH = ms.ops.Add(), ms.ops.Sub(), ms.ops.Mul(), ms.ops.Sigmoid(), ms.ops.Tanh()
 _SIGMOID_GRAD, _TANH_GRAD, _LERP = prim.SigmoidGrad(), prim.TanhGrad(), ms.ops.Lerp()
 _CHUNK, _CONCAT, _FLAT, _RESHAPE = prim.Chunk(), ms.ops.Concat(1), ms.ops.Concat(0), ms.ops.Reshape()
-_REVERSE = ms.ops.ReverseV2([0])
+_SPLIT, _AS_STRIDED, _CONTIGUOUS = prim.SplitWithSize(), prim.AsStrided(), prim.Contiguous()
+_REVERSE, _TILE, _RELU_GRAD = ms.ops.ReverseV2([0]), ms.ops.Tile(), prim.ReluGrad()
 
 # ------------------------------------------------------------------------------------------------------------ the cells
 
@@ -81,26 +82,31 @@ def _lstm(grad, input_size, hidden_size):
     return cls(input_size, hidden_size, 1, True, False, 0.0)
 
 
+def _f32(x):
+    return cast(read(x), torch.float32)
+
+
 def _packed(w_ih, w_hh, b_ih, b_hh):
     """MindSpore's weight: all matrices flat, then one bias."""
-    parts = (_RESHAPE(read(w_ih), (-1,)), _RESHAPE(read(w_hh), (-1,)), _ADD(read(b_ih), read(b_hh)))
+    parts = (_RESHAPE(_f32(w_ih), (-1,)), _RESHAPE(_f32(w_hh), (-1,)), _ADD(_f32(b_ih), _f32(b_hh)))
     v = _FLAT(parts)
     return _RESHAPE(v, (v.size, 1, 1))
 
 
 def _state(x):
-    return _RESHAPE(read(x), (1, *x.shape[-2:]))
+    return _RESHAPE(_f32(x), (1, *x.shape[-2:]))
 
 
 @kernel("mkldnn_rnn_layer", variants=False)
 def rnn_layer(x, w_ih, w_hh, b_ih, b_hh, hx, cx, reverse, batch_sizes, mode, hidden, layers, has_biases, bidirectional,
               batch_first, train):  # fmt: skip
     """(output, h, c, workspace) of one direction of one LSTM layer."""
-    if mode != _LSTM or batch_sizes or x.dtype is not torch.float32:
+    if mode != _LSTM or batch_sizes or x.dtype is torch.float64:
         raise Decline("expected a dense float32 LSTM")
-    v = _REVERSE(read(x)) if reverse else read(x)
+    v = _REVERSE(_f32(x)) if reverse else _f32(x)
     y, h, c, workspace, _ = _lstm(False, x.shape[-1], hidden)(v, _state(hx), _state(cx), _packed(w_ih, w_hh, b_ih, b_hh))
-    return _REVERSE(y) if reverse else y, _RESHAPE(h, tuple(hx.shape)), _RESHAPE(c, tuple(cx.shape)), workspace
+    h, c = _RESHAPE(h, tuple(hx.shape)), _RESHAPE(c, tuple(cx.shape))
+    return *(cast(u, x.dtype) for u in (_REVERSE(y) if reverse else y, h, c)), workspace
 
 
 @kernel("mkldnn_rnn_layer_backward", variants=False)
@@ -108,18 +114,18 @@ def rnn_layer_backward(x, w_ih, w_hh, b_ih, b_hh, hx, cx, y, hy, cy, grad_y, gra
                        has_biases, train, bidirectional, batch_sizes, batch_first, workspace):  # fmt: skip
     order = _REVERSE if reverse else lambda v: v
     gy, gh, gc = (
-        constant(0, x.dtype, tuple(like.shape)) if g is None else read(g)
+        constant(0, torch.float32, tuple(like.shape)) if g is None else _f32(g)
         for g, like in ((grad_y, y), (grad_h, hy), (grad_c, cy))
     )
-    states = [_RESHAPE(v, (1, *v.shape[-2:])) for v in (read(hy), read(cy))]
-    grads = [_RESHAPE(v, (1, *v.shape[-2:])) for v in (gh, gc)]
-    dx, dh, dc, dw = _lstm(True, x.shape[-1], hidden)(
-        order(read(x)), _state(hx), _state(cx), _packed(w_ih, w_hh, b_ih, b_hh), order(read(y)), *states, order(gy), *grads,
-        read(workspace),
+    grads = (_RESHAPE(v, (1, *v.shape[-2:])) for v in (gh, gc))
+    results = _lstm(True, x.shape[-1], hidden)(
+        order(_f32(x)), _state(hx), _state(cx), _packed(w_ih, w_hh, b_ih, b_hh), order(_f32(y)), _state(hy), _state(cy),
+        order(gy), *grads, read(workspace),
     )  # fmt: skip
+    dx, dh, dc, dw = (cast(v, x.dtype) for v in results)
     flat = _RESHAPE(dw, (dw.size,))
     sizes = (w_ih.numel(), w_hh.numel(), b_ih.numel())
-    a, b, bias = prim.SplitWithSize()(flat, sizes, 0)
+    a, b, bias = _SPLIT(flat, sizes, 0)
     return (
         order(dx), _RESHAPE(a, tuple(w_ih.shape)), _RESHAPE(b, tuple(w_hh.shape)), bias, bias,
         _RESHAPE(dh, tuple(hx.shape)), _RESHAPE(dc, tuple(cx.shape)),
@@ -183,6 +189,181 @@ def _stepwise(step, x, state, sizes, weights, reverse):
     return torch.stack(outputs) if sizes is None else torch.cat(outputs), state
 
 
+# ------------------------------------------------------------------------------- a GRU or RNN layer as one function
+#
+# The same computation as `_stepwise` in MindSpore values: one dispatch for the layer, one product for all weight
+# gradients, and in the backward loop only what depends on the gradient of the state.
+
+
+def _part(v, start, stop):
+    """Rows start:stop of the matrix v, as a view."""
+    n = v.shape[1]
+    return _AS_STRIDED(v, (stop - start, n), (n, 1), v.storage_offset() + start * n)
+
+
+def _fit(v, n, fill, cut):
+    """The state v for the n sequences of the next step: rows that end go to `cut`, rows that begin come from `fill`."""
+    now = v.shape[0]
+    if n < now:
+        cut.append(_part(v, n, now))
+        return _part(v, 0, n)
+    return _FLAT((v, _part(fill, now, n))) if n > now else v
+
+
+def _join(parts):
+    return parts[0] if len(parts) == 1 else _FLAT(tuple(parts))
+
+
+def _scan(order, sizes, first, fill, step):
+    """Carry a state through the steps in `order`; the final state has the rows that ended earlier behind it."""
+    cut, v = [], _part(first, 0, sizes[order[0]]) if sizes[order[0]] != first.shape[0] else first
+    for t in order:
+        v = step(t, _fit(v, sizes[t], fill, cut))
+    return _join([v, *reversed(cut)])
+
+
+def _gru_forward(gates, hidden, bias, order, sizes, h0):
+    """(final state, saved per step): r and z, n, the hidden gates, the state before, the state after."""
+    saved = [None] * len(sizes)
+
+    def step(t, h):
+        hg = multiply(h, hidden, False, True)
+        if bias is not None:
+            hg = _ADD(hg, bias if bias.shape[0] == sizes[t] else _part(bias, 0, sizes[t]))
+        width = h.shape[1]
+        (x_rz, x_n), (h_rz, h_n) = (_SPLIT(g, (2 * width, width), 1) for g in (gates[t], hg))
+        rz = _SIGMOID(_ADD(x_rz, h_rz))
+        r, z = _CHUNK(rz, 2, 1)
+        n = _TANH(_ADD(x_n, _MUL(r, h_n)))
+        after = _LERP(n, h, z) if n.dtype == ms.float32 else _ADD(n, _MUL(z, _SUB(h, n)))
+        saved[t] = (rz, n, hg, h, after)
+        return after
+
+    return _scan(order, sizes, h0, h0, step), saved
+
+
+def _gru_backward(rz, n, hg, before, hidden, order, sizes, gy, gh, spans):
+    """(gradient of h0, of the input gates, of the hidden gates)."""
+    (r, z), h_n = _CHUNK(rz, 2, 1), _CHUNK(hg, 3, 1)[2]
+    a = _TANH_GRAD(n, _SUB(constant(1, TORCH_DTYPE[z.dtype]), z))
+    weight = _CONCAT((_SIGMOID_GRAD(r, _MUL(a, h_n)), _SIGMOID_GRAD(z, _SUB(before, n)), _MUL(a, r)))
+    weights, zs, gys = (_SPLIT(v, spans, 0) for v in (weight, _CONTIGUOUS(z), gy))
+    grads, states = [None] * len(sizes), [None] * len(sizes)
+
+    def step(t, g):
+        g = states[t] = _ADD(g, gys[t])
+        dg = grads[t] = _MUL(weights[t], _TILE(g, (1, 3)))
+        return _ADD(_MUL(g, zs[t]), multiply(dg, hidden))
+
+    dh0 = _scan(order, sizes, gh, gh, step)
+    dg = _join(grads)
+    return dh0, _CONCAT((*_CHUNK(dg, 3, 1)[:2], _MUL(a, _join(states)))), dg
+
+
+def _rnn_forward(activate):
+    def forward(gates, hidden, bias, order, sizes, h0):
+        saved = [None] * len(sizes)
+
+        def step(t, h):
+            g = _ADD(gates[t], multiply(h, hidden, False, True))
+            after = activate(g if bias is None else _ADD(g, bias if bias.shape[0] == sizes[t] else _part(bias, 0, sizes[t])))
+            saved[t] = (h, after)
+            return after
+
+        return _scan(order, sizes, h0, h0, step), saved
+
+    return forward
+
+
+def _rnn_backward(gradient):
+    def backward(y, hidden, order, sizes, gy, gh, spans):
+        ys, gys, grads = _SPLIT(y, spans, 0), _SPLIT(gy, spans, 0), [None] * len(sizes)
+
+        def step(t, g):
+            grads[t] = gradient(ys[t], _ADD(g, gys[t]))
+            return multiply(grads[t], hidden)
+
+        dh0 = _scan(order, sizes, gh, gh, step)
+        return dh0, *[_join(grads)] * 2
+
+    return backward
+
+
+_LAYERS = {
+    _step_gru: (_gru_forward, _gru_backward),
+    _step_tanh: (_rnn_forward(_TANH), _rnn_backward(_TANH_GRAD)),
+    _step_relu: (_rnn_forward(ms.ops.ReLU()), _rnn_backward(lambda y, g: _RELU_GRAD(g, y))),
+}
+
+
+class _Layer(torch.autograd.Function):
+    """One direction of one layer over rows x (all steps, one after the other); `sizes` are the rows of each step."""
+
+    @staticmethod
+    def forward(ctx, step, x, h0, w_ih, w_hh, b_ih, b_hh, sizes, reverse, train):
+        order = range(len(sizes))[:: -1 if reverse else 1]
+        gates = multiply(read(x), read(w_ih), False, True)
+        if b_ih is not None:
+            gates = add_bias(gates, read(b_ih))
+        bias = None if b_hh is None else _TILE(_RESHAPE(read(b_hh), (1, len(b_hh))), (max(sizes), 1))
+        h, saved = _LAYERS[step][0](_SPLIT(gates, tuple(sizes), 0), read(w_hh), bias, order, sizes, read(h0))
+        *work, after = ([s[i] for s in saved] for i in range(len(saved[0])))
+        y, h = wrap(_join(after)), wrap(h)
+        if train:
+            ctx.save_for_backward(x, h0, w_ih, w_hh, b_ih, b_hh, y, *(wrap(_join(w)) for w in work))
+            ctx.layer = step, sizes, reverse, order
+        return y, h
+
+    @staticmethod
+    def backward(ctx, gy, gh):
+        inputs, (y, *work) = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
+        step, sizes, reverse, order = ctx.layer
+        if torch.is_grad_enabled():  # a second derivative is wanted: through differentiable steps
+            grads = _again(step, inputs, sizes, reverse, gy, gh)
+        else:
+            x, h0, w_ih, w_hh, b_ih, b_hh = inputs
+            *values, before = (read(w) for w in work)
+            mine = (*values, before) if step is _step_gru else (read(y),)
+            hidden = read(w_hh)
+            dh0, dx, dh = _LAYERS[step][1](*mine, hidden, order[::-1], sizes, read(gy), read(gh), tuple(sizes))
+            grads = (
+                multiply(dx, read(w_ih)), dh0, multiply(dx, read(x), True), multiply(dh, before, True),
+                None if b_ih is None else sum_rows(dx), None if b_hh is None else sum_rows(dh),
+            )  # fmt: skip
+            grads = tuple(g if g is None else wrap(g) for g in grads)
+        return None, *grads, None, None, None
+
+
+def _again(step, inputs, sizes, reverse, gy, gh):
+    x, h0, *weights = inputs
+    y, (h,) = _stepwise(step, x, (h0,), sizes, (*weights, None), reverse)
+    wanted = [i for i in inputs if i is not None and i.requires_grad]
+    grads = iter(torch.autograd.grad((y, h), wanted, (gy, gh), create_graph=True, allow_unused=True))
+    return tuple(next(grads) if i is not None and i.requires_grad else None for i in inputs)
+
+
+def _fast(step, x, state, sizes, weights, reverse):
+    """One layer by `_Layer`: x is dense (steps, batch, features) or, with sizes, packed rows."""
+    dense = sizes is None
+    if dense:
+        sizes = [x.shape[1]] * x.shape[0]
+        x = x.reshape(-1, x.shape[2])
+    train = torch.is_grad_enabled()
+    y, h = _Layer.apply(step, x, state[0], *weights[:4], sizes, reverse, train)
+    return y.view(len(sizes), sizes[0], -1) if dense else y, (h,)
+
+
+def _direction(step, x, state, sizes, weights, reverse):
+    tensors = [x, *state, *(w for w in weights if w is not None)]
+    if (
+        step in _LAYERS and x.numel() and tensors[0].dtype in (torch.float32, torch.float64)
+        and all(t.dtype is x.dtype for t in tensors) and state[0].shape[0] == (x.shape[1] if sizes is None else sizes[0])
+        and not torch.is_autocast_enabled("mindspore") and torch._C._functorch.peek_interpreter_stack() is None
+    ):  # fmt: skip
+        return _fast(step, x, state, sizes, weights, reverse)
+    return _stepwise(step, x, state, sizes, weights, reverse)
+
+
 # --------------------------------------------------------------------------------------------------------- all layers
 
 
@@ -207,7 +388,7 @@ def _run(step, x, hx, sizes, params, has_biases, num_layers, dropout, train, bid
             else:
                 w_hr = p.pop() if projected else None
                 weights = (*p, *(() if has_biases else (None, None)), w_hr)
-                y, state = _stepwise(step, x, states[k], sizes, weights, d == 1)
+                y, state = _direction(step, x, states[k], sizes, weights, d == 1)
             outputs.append(y)
             finals.append(state)
         x = torch.cat(outputs, -1) if bidirectional else outputs[0]
