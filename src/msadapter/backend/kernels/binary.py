@@ -1,0 +1,481 @@
+"""Pointwise ops of two and three operands: arithmetic, comparison, logic, selection."""
+
+import math
+
+import torch
+from mindspore.ops.auto_generate import gen_ops_prim as prim
+
+from ..registry import Decline, kernel
+from ..storage import cast, constant, ms, read
+from .pointwise import WIDE, WIDER, as_bool, compute, decline_complex, isnan, operand, pair, promoted, signbit, to_float
+
+P = ms.ops
+
+_ADD, _SUB, _MUL, _DIV, _POW, _SQUARE = P.Add(), P.Sub(), P.Mul(), P.RealDiv(), P.Pow(), P.Square()
+_ADD_SCALED, _SUB_SCALED = prim.AddExt(), prim.SubExt()  # x +- alpha y in one call
+_MAXIMUM, _MINIMUM, _FMAX, _NEG, _ABS = P.Maximum(), P.Minimum(), P.Fmax(), P.Neg(), P.Abs()
+_AND, _OR, _XOR, _NOT = P.LogicalAnd(), P.LogicalOr(), P.LogicalXor(), P.LogicalNot()
+_EQ, _NE, _LESS = P.Equal(), P.NotEqual(), P.Less()
+_SELECT, _MASKED_FILL = P.Select(), P.MaskedFill()
+_TRUNCATE_MOD, _C_MOD, _FLOOR_MOD, _FLOOR_DIV, _INT_DIV = P.TruncateMod(), P.Mod(), P.FloorMod(), P.FloorDiv(), P.TruncateDiv()
+_TRUNC, _FLOOR, _RINT = P.Trunc(), P.Floor(), P.Rint()
+
+
+# ----------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def add_scaled(a, b, alpha, dtype):
+    """a + alpha b. AddExt would round alpha to float32, so float64 multiplies first."""
+    if alpha == 1:
+        return _ADD(a, b)
+    if dtype is torch.float64:
+        return _ADD(a, _MUL(b, constant(alpha, dtype)))
+    return _ADD_SCALED(a, b, alpha)
+
+
+def sub_scaled(a, b, alpha, dtype):
+    if alpha == 1 and dtype not in WIDE:  # Sub does not know bfloat16, SubExt does
+        return _SUB(a, b)
+    if dtype is torch.float64:
+        return _SUB(a, _MUL(b, constant(alpha, dtype)))
+    return _SUB_SCALED(a, b, alpha)
+
+
+def _check_alpha(alpha, dtype):
+    if isinstance(alpha, float) and not dtype.is_floating_point and not dtype.is_complex:
+        raise Decline("alpha must be an integer")
+
+
+@kernel("add.Tensor", "add.Scalar", layout=True)
+def add(x, y, alpha=1):
+    a, b, dtype = pair(x, y)
+    if alpha != 1:
+        _check_alpha(alpha, dtype)
+    if dtype is torch.bool:
+        return _OR(a, b) if alpha else _OR(a, constant(False, dtype))
+    return add_scaled(a, b, alpha, dtype)
+
+
+def _no_bool(x):
+    if isinstance(x, bool) or (isinstance(x, torch.Tensor) and x.dtype is torch.bool):
+        raise Decline("torch does not subtract bools")
+
+
+@kernel("sub.Tensor", "sub.Scalar", layout=True)
+def sub(x, y, alpha=1):
+    _no_bool(x), _no_bool(y)
+    a, b, dtype = pair(x, y)
+    if alpha != 1:
+        _check_alpha(alpha, dtype)
+    return sub_scaled(a, b, alpha, dtype)
+
+
+@kernel("rsub.Tensor", "rsub.Scalar", layout=True)
+def rsub(x, y, alpha=1):
+    _no_bool(x), _no_bool(y)
+    a, b, dtype = pair(x, y)
+    _check_alpha(alpha, dtype)
+    return sub_scaled(b, a, alpha, dtype)
+
+
+@kernel("mul.Tensor", "mul.Scalar", layout=True)
+def mul(x, y):
+    if not _same(x, y) and (dtype := promoted(x, y)) in WIDER:
+        return _wide_scalar(_MUL, dtype, x, y)
+    a, b, _ = pair(x, y)
+    return _MUL(a, b)
+
+
+def _same(x, y):
+    return isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.dtype is y.dtype
+
+
+def _wide_scalar(fn, dtype, x, y):
+    """torch's products and quotients of small floats take a scalar as it is, not rounded to the small type."""
+    return cast(fn(operand(x, WIDER[dtype]), operand(y, WIDER[dtype])), dtype)
+
+
+@kernel("div.Tensor", "div.Scalar", layout=True)
+def div(x, y):
+    dtype = to_float(promoted(x, y))
+    if dtype in WIDER and not _same(x, y):
+        return _wide_scalar(_DIV, dtype, x, y)
+    return compute(_DIV, dtype, x, y)
+
+
+def _floats(dtype):
+    """Whether `dtype` divides as floats do; integers must not divide by zero, complex numbers have no remainder."""
+    decline_complex(dtype)
+    if dtype is torch.bool:
+        raise Decline("no division of bools")
+    return dtype.is_floating_point
+
+
+def _no_zero(b):
+    if not b.asnumpy().all():
+        raise Decline("ZeroDivisionError")
+
+
+def _fix_sign(m, b):
+    """Where the remainder m of truncated division has the other sign than the divisor b."""
+    zero = P.ZerosLike()(m)
+    return _AND(_NE(m, zero), _NE(_LESS(b, zero), _LESS(m, zero)))
+
+
+def _float_remainder(a, b):
+    m = _TRUNCATE_MOD(a, b)
+    return _SELECT(_fix_sign(m, b), _ADD(m, b), m)
+
+
+def _float_floor_divide(a, b):
+    """As Python does: the quotient of what fmod leaves, one less where the signs differ; a / b when b is 0."""
+    m = _TRUNCATE_MOD(a, b)
+    q = _DIV(_SUB(a, m), b)
+    q = _RINT(_SELECT(_fix_sign(m, b), _SUB(q, P.OnesLike()(q)), q))
+    return _SELECT(_EQ(b, P.ZerosLike()(b)), _DIV(a, b), q)
+
+
+def _division(names, float_fn, int_fn):
+    @kernel(*names, layout=True)
+    def divide(x, y):
+        dtype = promoted(x, y)
+        if _floats(dtype):
+            return compute(float_fn, dtype, x, y, wide=WIDER)
+        a, b = operand(x, dtype), operand(y, dtype)
+        _no_zero(b)
+        return int_fn(a, b)
+
+    return divide
+
+
+_division(("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"), _float_remainder, _FLOOR_MOD)
+_division(("fmod.Tensor", "fmod.Scalar"), _TRUNCATE_MOD, _C_MOD)
+_floor_divide = _division(("floor_divide", "floor_divide.Scalar"), _float_floor_divide, _FLOOR_DIV)
+
+
+@kernel("div.Tensor_mode", "div.Scalar_mode", layout=True)
+def div_mode(x, y, rounding_mode=None):
+    if rounding_mode is None:
+        return div(x, y)
+    if rounding_mode == "floor":
+        return _floor_divide(x, y)
+    dtype = promoted(x, y)
+    if _floats(dtype):
+        return compute(lambda a, b: _TRUNC(_DIV(a, b)), dtype, x, y, wide=WIDER)
+    a, b = operand(x, dtype), operand(y, dtype)
+    _no_zero(b)
+    return _INT_DIV(a, b)
+
+
+_POWERS = {  # exponents that need no Pow, which is slow
+    1: lambda v: _MUL(v, P.OnesLike()(v)), 2: _SQUARE, 3: lambda v: _MUL(_SQUARE(v), v), 0.5: P.Sqrt(),
+    -1: P.Reciprocal(), -2: lambda v: P.Reciprocal()(_SQUARE(v)), -0.5: P.Rsqrt(),
+}  # fmt: skip
+
+
+@kernel("pow.Tensor_Scalar", layout=True)
+def pow_scalar(x, exponent):
+    dtype = promoted(x, exponent)
+    floats = dtype.is_floating_point or dtype.is_complex
+    if exponent == 0:
+        return constant(1, dtype, tuple(x.shape))
+    if dtype is torch.bool or (not floats and exponent < 0):
+        raise Decline("integers to negative powers")
+    if exponent in _POWERS and (floats or exponent > 0) and not dtype.is_complex:
+        return compute(_POWERS[exponent], dtype, x, wide=WIDER)
+    return compute(_POW, dtype, x, exponent, wide=WIDER)
+
+
+@kernel("pow.Tensor_Tensor", "pow.Scalar", layout=True)
+def power(x, y):
+    dtype = promoted(x, y)
+    if dtype is torch.bool:
+        raise Decline("pow of bools")
+    if not dtype.is_floating_point and not dtype.is_complex and y.dtype is not torch.bool:
+        v = read(y).asnumpy() if y.device.type == "mindspore" else y.numpy()
+        if (v < 0).any():
+            raise Decline("integers to negative powers")
+    return compute(_POW, dtype, x, y, wide=WIDER)
+
+
+# ------------------------------------------------------------------------------------------------------ extrema, special
+
+
+def maximum(a, b):
+    """Maximum(a, b) is a > b ? a : b, which forgets a NaN in a."""
+    return _SELECT(isnan(a), a, _MAXIMUM(a, b)) if a.dtype in _MS_FLOATS else _MAXIMUM(a, b)
+
+
+def minimum(a, b):
+    return _SELECT(isnan(a), a, _MINIMUM(a, b)) if a.dtype in _MS_FLOATS else _MINIMUM(a, b)
+
+
+_MS_FLOATS = (ms.float32, ms.float64, ms.float16)
+
+
+def _fmax(a, b):
+    return _FMAX(a, b) if a.dtype in _MS_FLOATS else _MAXIMUM(a, b)
+
+
+def _fmin(a, b):
+    return _NEG(_FMAX(_NEG(a), _NEG(b))) if a.dtype in _MS_FLOATS else _MINIMUM(a, b)
+
+
+def _xlogy(a, b):
+    """0 where a is 0, whatever the logarithm is, unless b is NaN."""
+    zero = P.ZerosLike()(a)
+    product = _MUL(a, P.Log()(b))
+    return _SELECT(_AND(_EQ(a, zero), _NOT(isnan(b))), zero, product)
+
+
+def _copysign(a, b):
+    magnitude = _ABS(a)
+    return _SELECT(signbit(b), _NEG(magnitude), magnitude)
+
+
+def _on_bools(fn, for_bool):
+    return lambda a, b: (for_bool if a.dtype == ms.bool_ else fn)(a, b)
+
+
+BINARY = {  # names: (function, do integers become float)
+    ("maximum",): (_on_bools(maximum, _OR), False),
+    ("minimum",): (_on_bools(minimum, _AND), False),
+    ("fmax",): (_on_bools(_fmax, _OR), False),
+    ("fmin",): (_on_bools(_fmin, _AND), False),
+    ("atan2",): (P.Atan2(), True),
+    ("hypot",): (P.Hypot(), False),
+    ("copysign.Tensor", "copysign.Scalar"): (_copysign, True),
+    ("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other"): (_xlogy, True),
+    ("gcd",): (P.Gcd(), False),
+    **{
+        (f"bitwise_{name}.Tensor", f"bitwise_{name}.Scalar", f"bitwise_{name}.Scalar_Tensor"): (fn, False)
+        for name, fn in {"and": P.BitwiseAnd(), "or": P.BitwiseOr(), "xor": P.BitwiseXor()}.items()
+    },
+}
+
+
+def _binary(names, fn, float_result):
+    @kernel(*names, layout=True)
+    def binary(x, y):
+        dtype = promoted(x, y)
+        decline_complex(dtype)
+        return compute(fn, to_float(dtype) if float_result else dtype, x, y, wide=WIDER)
+
+
+for _names, _entry in BINARY.items():
+    _binary(_names, *_entry)
+
+
+def _shift(name, symbol, primitive):
+    @kernel(f"bitwise_{name}_shift.Tensor", f"bitwise_{name}_shift.Tensor_Scalar",
+            f"bitwise_{name}_shift.Scalar_Tensor", f"{symbol}.Scalar", f"{symbol}.Tensor", layout=True)  # fmt: skip
+    def shift(x, y):
+        dtype = promoted(x, y)
+        a, b = operand(x, dtype), operand(y, dtype)
+        n = b.asnumpy()
+        if ((n < 0) | (n >= 8 * dtype.itemsize)).any():
+            raise Decline("a shift by more than the width")
+        return primitive(a, b)
+
+
+_shift("left", "__lshift__", P.LeftShift())
+_shift("right", "__rshift__", P.RightShift())
+
+
+# -------------------------------------------------------------------------------------------------- comparison and logic
+
+
+def _compare(name, primitive):
+    @kernel(f"{name}.Tensor", f"{name}.Scalar", layout=True)
+    def compare(x, y):
+        a, b, dtype = pair(x, y)
+        if dtype in WIDE:
+            a, b = cast(a, WIDE[dtype]), cast(b, WIDE[dtype])
+        return primitive(a, b)
+
+
+for _name, _primitive in {
+    "eq": _EQ, "ne": _NE, "gt": P.Greater(), "ge": P.GreaterEqual(), "lt": _LESS, "le": P.LessEqual()
+}.items():  # fmt: skip
+    _compare(_name, _primitive)
+
+
+def _logical(name, primitive):
+    @kernel(f"logical_{name}", layout=True)
+    def logical(x, y):
+        return primitive(as_bool(x), as_bool(y))
+
+
+for _name, _primitive in {"and": _AND, "or": _OR, "xor": _XOR}.items():
+    _logical(_name, _primitive)
+
+
+# ------------------------------------------------------------------------------------------------------------ selection
+
+
+@kernel("where.self", layout=True)
+def where(condition, x, y):
+    if condition.dtype is not torch.bool:
+        raise Decline("the condition is not bool")
+    mask = operand(condition, torch.bool)
+    return compute(lambda a, b: _SELECT(mask, a, b), promoted(x, y), x, y)
+
+
+def _category(dtype):
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else dtype is not torch.bool
+
+
+@kernel("masked_fill.Scalar", "masked_fill.Tensor", layout=True)
+def masked_fill(x, mask, value):
+    if mask.dtype is not torch.bool:
+        raise Decline("the mask is not bool")
+    if isinstance(value, torch.Tensor):
+        if value.dim() or _category(value.dtype) > _category(x.dtype):
+            raise Decline("a value that does not fit")
+    elif _category(torch.result_type(x, value)) > _category(x.dtype):
+        raise Decline("a value that does not fit")
+    return compute(lambda a, v: _MASKED_FILL(a, operand(mask, torch.bool), v), x.dtype, x, value)
+
+
+@kernel("clamp", layout=True)
+def clamp(x, min=None, max=None):
+    dtype = x.dtype
+    for bound in (min, max):
+        if bound is not None:
+            if bound != bound or isinstance(bound, complex):
+                raise Decline("a bound that is NaN")
+            dtype = torch.promote_types(dtype, torch.result_type(x, bound))
+    decline_complex(dtype)
+    if dtype is torch.bool or (min is None and max is None):
+        raise Decline("nothing to clamp")
+    return compute(lambda v: clamped(v, min, max, WIDE.get(dtype, dtype)), dtype, x)
+
+
+def clamped(v, low, high, dtype):
+    """v between the numbers low and high; as the second operand, v hands on its NaN."""
+    if low is not None:
+        v = _MAXIMUM(constant(_within(low, dtype), dtype), v)
+    return _MINIMUM(constant(_within(high, dtype), dtype), v) if high is not None else v
+
+
+def _within(bound, dtype):
+    """The bound, at most what dtype can hold."""
+    if dtype.is_floating_point or -(2**31) < bound < 2**31:
+        return bound
+    info = torch.iinfo(dtype)
+    return min(max(bound, info.min), info.max)
+
+
+@kernel("clamp_min", layout=True)
+def clamp_min(x, min):
+    return clamp(x, min)
+
+
+@kernel("clamp_max", layout=True)
+def clamp_max(x, max):
+    return clamp(x, None, max)
+
+
+@kernel("clamp.Tensor", layout=True)
+def clamp_tensor(x, min=None, max=None):
+    bounds = [b for b in (min, max) if b is not None]
+    dtype = promoted(x, *bounds)
+    decline_complex(dtype)
+    if dtype is torch.bool or not bounds:
+        raise Decline("nothing to clamp")
+
+    def fn(v, *bounds):
+        bounds = list(bounds)
+        if min is not None:
+            v = maximum(bounds.pop(0), v)
+        return minimum(bounds.pop(0), v) if max is not None else v
+
+    return compute(fn, dtype, x, *bounds)
+
+
+@kernel("clamp_min.Tensor", layout=True)
+def clamp_min_tensor(x, min):
+    return clamp_tensor(x, min)
+
+
+@kernel("clamp_max.Tensor", layout=True)
+def clamp_max_tensor(x, max):
+    return clamp_tensor(x, None, max)
+
+
+@kernel("nan_to_num", layout=True)
+def nan_to_num(x, nan=None, posinf=None, neginf=None):
+    decline_complex(x.dtype)
+    if not x.dtype.is_floating_point:
+        return read(x)
+    info = torch.finfo(x.dtype)
+    dtype = WIDE.get(x.dtype, x.dtype)
+
+    def fn(v):
+        for where, value in (
+            (isnan(v), nan or 0.0),
+            (_EQ(v, constant(math.inf, dtype)), info.max if posinf is None else posinf),
+            (_EQ(v, constant(-math.inf, dtype)), info.min if neginf is None else neginf),
+        ):
+            v = _MASKED_FILL(v, where, constant(value, dtype))
+        return v
+
+    return compute(fn, x.dtype, x)
+
+
+# -------------------------------------------------------------------------------------------------------- three operands
+
+
+@kernel("lerp.Scalar", layout=True)
+def lerp_scalar(start, end, weight):
+    """From the nearer end, as torch does. The primitive Lerp is slow on large tensors."""
+    _same_dtype(start, end)
+    dtype, wide = start.dtype, WIDER.get(start.dtype, start.dtype)
+
+    def fn(a, b):
+        step = _SUB(b, a)
+        near = weight < 0.5
+        return add_scaled(a, step, weight, wide) if near else sub_scaled(b, step, 1 - weight, wide)
+
+    return compute(fn, dtype, start, end, wide=WIDER)
+
+
+@kernel("lerp.Tensor", layout=True)
+def lerp_tensor(start, end, weight):
+    _same_dtype(start, end)
+    if weight.dim() == 0 and weight.device.type == "cpu":
+        return lerp_scalar(start, end, weight.item())
+    _same_dtype(start, weight)
+
+    def fn(a, b, w):
+        step = _SUB(b, a)
+        from_start = _ADD(a, _MUL(step, w))
+        rest = _SUB(P.OnesLike()(w), w)
+        near = _LESS(w, constant(0.5, WIDER.get(start.dtype, start.dtype)))
+        return _SELECT(near, from_start, _SUB(b, _MUL(step, rest)))
+
+    return compute(fn, start.dtype, start, end, weight, wide=WIDER)
+
+
+def _same_dtype(x, y):
+    if x.dtype is not y.dtype or not x.dtype.is_floating_point:
+        raise Decline("lerp of different or integer dtypes")
+
+
+@kernel("addcmul", layout=True)
+def addcmul(x, a, b, value=1):
+    dtype = promoted(x, a, b)
+    _check_alpha(value, dtype)
+    if dtype is torch.bool:
+        raise Decline("addcmul of bools")
+    wide = WIDER.get(dtype, dtype)
+    return compute(lambda x, a, b: add_scaled(x, _MUL(a, b), value, wide), dtype, x, a, b, wide=WIDER)
+
+
+@kernel("addcdiv", layout=True)
+def addcdiv(x, a, b, value=1):
+    dtype = promoted(x, a, b)
+    if not promoted(a, b).is_floating_point:
+        raise Decline("addcdiv of integers")
+    wide = WIDER.get(dtype, dtype)
+    return compute(lambda x, a, b: add_scaled(x, _DIV(a, b), value, wide), dtype, x, a, b, wide=WIDER)
