@@ -18,7 +18,12 @@ PLAIN = [
     (F.conv2d, (0, 4, 7, 7), (5, 4, 3, 3), {}),
     (F.conv1d, (2, 3, 10), (4, 3, 3), {"stride": 2, "padding": 1, "dilation": 2}),
     (F.conv1d, (4, 10), (4, 2, 3), {"groups": 2, "padding": "same"}),
-    (F.conv3d, (2, 4, 5, 6, 7), (4, 2, 3, 2, 3), {"groups": 2, "stride": (1, 2, 1), "padding": 1, "dilation": (1, 1, 2)}),
+    (
+        F.conv3d,
+        (2, 4, 5, 6, 7),
+        (4, 2, 3, 2, 3),
+        {"groups": 2, "stride": (1, 2, 1), "padding": 1, "dilation": (1, 1, 2)},
+    ),
 ]
 TRANSPOSED = [
     (F.conv_transpose2d, (2, 3, 4, 4), (3, 4, 2, 2), {"stride": 2}),
@@ -99,3 +104,15 @@ def test_errors_are_torchs(x, w, options):
 def test_operands_on_two_devices_are_refused():
     with pytest.raises(RuntimeError, match="same device"):
         F.conv2d(torch.zeros(1, 1, 3, 3), torch.zeros(1, 1, 3, 3, device="mindspore"))
+
+
+WINDOWS = [((3, 2), (1, 2), (1, 0), (2, 1)), ((2, 3), (2, 1), (0, 1), (1, 2)), ((2, 2), (1, 1), (0, 0), (2, 2))]
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sliding_windows(case, dtype):
+    x = torch.randn(2, 3, 6, 8, dtype=dtype)
+    check(lambda x: F.unfold(x, *case), x, **CLOSE)
+    check(lambda x: F.unfold(x[0], *case), x, **CLOSE)
+    check(lambda x: F.fold(x, (6, 8), *case), F.unfold(x, *case), **CLOSE)

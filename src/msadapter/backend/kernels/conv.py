@@ -4,6 +4,7 @@
 a plain one with respect to its input; the three primitives of a rank therefore serve both directions.
 """
 
+import functools
 import math
 
 import torch
@@ -125,7 +126,9 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
 
 
 @kernel("convolution_backward")
-def convolution_backward(grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask):
+def convolution_backward(
+    grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask
+):
     g = Geometry(x, weight, stride, padding, dilation, transposed, output_padding, groups)
     if tuple(grad.shape) != g.out or grad.dtype is not x.dtype:
         raise Decline("mismatched gradient")
@@ -148,4 +151,46 @@ def convolution_backward(grad, x, weight, bias_sizes, stride, padding, dilation,
 
 @kernel("convolution_backward_overrideable")
 def backward_overrideable(grad, x, weight, stride, padding, dilation, transposed, output_padding, groups, mask):
-    return convolution_backward(grad, x, weight, None, stride, padding, dilation, transposed, output_padding, groups, mask)
+    return convolution_backward(
+        grad, x, weight, None, stride, padding, dilation, transposed, output_padding, groups, mask
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- sliding windows
+
+_IM2COL, _COL2IM = functools.cache(ms.ops.Im2Col), functools.cache(ms.ops.Col2Im)
+
+
+def _windows(size, kernel_size, dilation, padding, stride):
+    """How many windows an image of `size` has, per dimension."""
+    if min(*kernel_size, *dilation, *stride) < 1 or min(padding) < 0:
+        raise Decline("not a window")
+    lists = zip(size, kernel_size, dilation, padding, stride)
+    return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, p, s in lists]
+
+
+@kernel("im2col")
+def im2col(x, kernel_size, dilation, padding, stride):
+    if x.dim() not in (3, 4) or 0 in x.shape:
+        raise Decline("not an image")
+    kernel_size, dilation, padding, stride = map(tuple, (kernel_size, dilation, padding, stride))
+    count = _windows(x.shape[-2:], kernel_size, dilation, padding, stride)
+    if min(count) < 1:
+        raise Decline("no window")
+    v = cast(read(x), torch.float32) if x.dtype in HALF else read(x)
+    v = _IM2COL(kernel_size, stride, dilation, padding)(_RESHAPE(v, (-1, *x.shape[-3:])))
+    rows = x.shape[-3] * math.prod(kernel_size)
+    return _result(v, (*x.shape[:-3], rows, math.prod(count)), x.dtype)
+
+
+@kernel("col2im")
+def col2im(x, output_size, kernel_size, dilation, padding, stride):
+    kernel_size, dilation, padding, stride = map(tuple, (kernel_size, dilation, padding, stride))
+    count, area = _windows(output_size, kernel_size, dilation, padding, stride), math.prod(kernel_size)
+    if x.dim() not in (2, 3) or 0 in x.shape or x.shape[-1] != math.prod(count) or x.shape[-2] % area or min(count) < 1:
+        raise Decline("mismatched windows")
+    v = cast(read(x), torch.float32) if x.dtype in HALF else read(x)
+    channels = x.shape[-2] // area
+    v = _RESHAPE(v, (-1, channels, area, x.shape[-1]))
+    v = _COL2IM(kernel_size, dilation, padding, stride)(v, ms.Tensor(list(output_size), ms.int32))
+    return _result(v, (*x.shape[:-2], channels, *output_size), x.dtype)

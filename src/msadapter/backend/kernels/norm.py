@@ -134,9 +134,7 @@ def batch_norm_with_update(x, weight, bias, running_mean, running_var, momentum,
 
 
 @kernel("native_batch_norm_backward")
-def batch_norm_backward(
-    grad, x, weight, running_mean, running_var, save_mean, save_invstd, training, eps, mask
-):
+def batch_norm_backward(grad, x, weight, running_mean, running_var, save_mean, save_invstd, training, eps, mask):
     if x.dtype is torch.float64:
         return _decomposed(
             aten.native_batch_norm_backward.default,

@@ -165,16 +165,12 @@ def avg_pool2d(
 
 
 @kernel("avg_pool3d")
-def avg_pool3d(
-    x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None
-):
+def avg_pool3d(x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None):
     return avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, 3)
 
 
 @kernel("avg_pool2d_backward")
-def avg_pool2d_backward(
-    grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, rank=2
-):
+def avg_pool2d_backward(grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, rank=2):
     options = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     primitive, shape = _average(x, rank, *options, grad=True)
     if tuple(grad.shape) != shape or grad.dtype is not x.dtype:
@@ -188,9 +184,7 @@ def avg_pool2d_backward(
 
 @kernel("avg_pool3d_backward")
 def avg_pool3d_backward(grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    return avg_pool2d_backward(
-        grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, 3
-    )
+    return avg_pool2d_backward(grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, 3)
 
 
 def _adaptive_average(rank, make):
