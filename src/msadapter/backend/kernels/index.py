@@ -565,6 +565,16 @@ def nonzero(x):
     return _NON_ZERO(v) if x.numel() else constant(0, torch.int64, (0, x.dim()))
 
 
+@raw("nonzero")
+def nonzero_strided(x):
+    """torch's result is column-major, so that its transpose (a list of edges, say) is contiguous."""
+    try:
+        v = nonzero(x)
+    except Exception as error:
+        return fallback.run(aten.nonzero.default, (x,), {}, error)
+    return wrap_strided(v, (1, v.shape[0])) if v.size and v.shape[1] > 1 else wrap(v)
+
+
 # ------------------------------------------------------------------------------------------------------------ embedding
 
 

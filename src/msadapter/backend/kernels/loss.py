@@ -232,9 +232,9 @@ def nll_loss_forward(x, target, weight, reduction, ignore_index):
         loss = constant(0, dtype, tuple(target.shape)) if reduction == 0 else constant(math.nan if reduction == 1 else 0, dtype)
         return loss, constant(0, dtype)
     v = cast(read(rows), work)
-    if reduction == 0:
-        loss = _picked(v, read(target), weight, work, ignore_index, some, classes)[0]
-        return cast(loss if x.dim() == 2 else _RESHAPE(loss, ()), dtype), constant(0, dtype)
+    if reduction == 0 or work is torch.float64:  # NLLLoss leaves ignored rows unset, and adds up in float32
+        loss, total = _composed(v, read(target), weight, reduction, ignore_index, some, classes, work)
+        return cast(loss if x.dim() == 2 or reduction else _RESHAPE(loss, ()), dtype), cast(total, dtype)
     w = _class_weights(weight, classes, work)
     loss, total = _with(P.NLLLoss, _NAME[reduction], ignore_index)(v, read(target), w)
     return cast(loss, dtype), cast(total, dtype)
@@ -243,10 +243,13 @@ def nll_loss_forward(x, target, weight, reduction, ignore_index):
 @kernel("nll_loss_backward")
 def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_weight):
     rows, target = _rows_and_targets(x, target)
-    classes, _ = _targets(rows, target, ignore_index)
+    classes, some = _targets(rows, target, ignore_index)
     if not rows.numel():
         return constant(0, x.dtype, tuple(x.shape))
     work = _work(x.dtype)
+    if work is torch.float64:
+        v = _composed_grad(grad, rows.shape, read(target), weight, reduction, ignore_index, total_weight, some, classes, work)
+        return cast(_RESHAPE(v, tuple(x.shape)), x.dtype)
     g = cast(read(grad), work)
     if reduction == 0 and x.dim() == 1:
         g = _RESHAPE(g, (1,))
@@ -266,7 +269,7 @@ def _safe(target, ignore_index, some):
 
 
 def _picked(v, target, weight, work, ignore_index, some, classes):
-    """(loss of each target, its weight or None, its class number): the classes are dimension 1 of v."""
+    """(loss of each target, its weight or None)."""
     t, keep = _safe(target, ignore_index, some)
     loss = _NEG(_RESHAPE(_GATHER_D(v, 1, _RESHAPE(t, (t.shape[0], 1, *t.shape[1:]))), t.shape))
     w = None
@@ -277,7 +280,7 @@ def _picked(v, target, weight, work, ignore_index, some, classes):
         zero = P.ZerosLike()(loss)
         w = _SELECT(keep, w if w is not None else broadcast(constant(1, work), t.shape), zero)
         loss = _SELECT(keep, loss, zero)
-    return loss, w, t
+    return loss, w
 
 
 @kernel("nll_loss2d_forward")
@@ -290,12 +293,8 @@ def nll_loss2d_forward(x, target, weight, reduction, ignore_index):
     if not x.numel():
         loss = constant(0, dtype, tuple(target.shape)) if reduction == 0 else constant(math.nan if reduction == 1 else 0, dtype)
         return loss, constant(0, dtype)
-    loss, w, _ = _picked(cast(read(x), work), read(target), weight, work, ignore_index, some, classes)
-    if reduction == 0:
-        return cast(loss, dtype), constant(0, dtype)
-    total = constant(target.numel(), work) if w is None else _SUM(w, None, False, None)
-    loss = _SUM(loss, None, False, None)
-    return cast(_DIV(loss, total) if reduction == 1 else loss, dtype), cast(total, dtype)
+    loss, total = _composed(cast(read(x), work), read(target), weight, reduction, ignore_index, some, classes, work)
+    return cast(loss, dtype), cast(total, dtype)
 
 
 @kernel("nll_loss2d_backward")
@@ -306,23 +305,98 @@ def nll_loss2d_backward(grad, x, target, weight, reduction, ignore_index, total_
     if not x.numel():
         return constant(0, x.dtype, shape)
     work = _work(x.dtype)
-    t, keep = _safe(read(target), ignore_index, some)
+    out = _composed_grad(grad, shape, read(target), weight, reduction, ignore_index, total_weight, some, classes, work)
+    return cast(out, x.dtype)
+
+
+def _composed(v, target, weight, reduction, ignore_index, some, classes, work):
+    """(loss, total weight) by gathering: the classes are dimension 1 of v."""
+    loss, w = _picked(v, target, weight, work, ignore_index, some, classes)
+    if reduction == 0:
+        return loss, constant(0, work)
+    total = constant(loss.size, work) if w is None else _SUM(w, None, False, None)
+    loss = _SUM(loss, None, False, None)
+    return _DIV(loss, total) if reduction == 1 else loss, total
+
+
+def _composed_grad(grad, shape, target, weight, reduction, ignore_index, total_weight, some, classes, work):
+    """The gradient of `_composed`: minus the weight at each target, zero elsewhere."""
+    t, keep = _safe(target, ignore_index, some)
     g = _NEG(cast(read(grad), work))
     if reduction == 1:
         g = _DIV(g, cast(read(total_weight), work))
     if weight is not None:
         g = _MUL(g, _GATHER(_class_weights(weight, classes, work), t, 0))
     if g.shape != t.shape:
-        g = broadcast(g, t.shape)
+        g = _RESHAPE(g, t.shape) if g.size == t.size else broadcast(g, t.shape)
     if keep is not None:
         g = _SELECT(keep, g, P.ZerosLike()(g))
     one = (shape[0], 1, *shape[2:])
-    return cast(elements(1)(constant(0, work, shape), _RESHAPE(t, one), _RESHAPE(g, one)), x.dtype)
+    return elements(1)(constant(0, work, tuple(shape)), _RESHAPE(t, one), _RESHAPE(g, one))
 
 
 def _check_2d(x, target):
     if x.dim() != 4 or target.dim() != 3 or (x.size(0), *x.shape[2:]) != tuple(target.shape):
         raise Decline("input and target do not fit")
+
+
+# -------------------------------------------------------------------------------------------------------------- margins
+# Written in the device's own tensor operations.
+
+
+def _reduced(loss, reduction):
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+@kernel("multi_margin_loss_backward")
+def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reduction=1):
+    rows, y = (x.unsqueeze(0), target.reshape(1)) if x.dim() == 1 else (x, target)
+    if rows.dim() != 2 or not rows.numel() or y.shape != rows.shape[:1]:
+        raise Decline("input and target do not fit")
+    y = y.unsqueeze(1)
+    z = (margin - rows.gather(1, y) + rows).scatter(1, y, 0.0)
+    h = (z > 0).to(x.dtype) if p == 1 else 2 * z.clamp(min=0)
+    h = h if weight is None else h * weight[y]
+    g = grad.reshape(-1, 1) / (rows.numel() if reduction == 1 else rows.size(1))
+    h = h * g
+    return read(h.scatter_add(1, y, -h.sum(1, keepdim=True)).reshape(x.shape))
+
+
+def _labels(x, target):
+    """(rows of input, class of each label, whether it counts): labels end at the first -1."""
+    if target.dtype is not torch.int64 or x.dim() not in (1, 2) or x.shape != target.shape or not x.numel():
+        raise Decline("input and target do not fit")
+    a = values_of(target)
+    if int(a.min()) < -1 or int(a.max()) >= x.size(-1):
+        raise Decline("target out of range")
+    rows, labels = x.reshape(-1, x.size(-1)), target.reshape(-1, x.size(-1))
+    counts = (labels < 0).cumsum(1) == 0
+    return rows, labels.clamp(min=0), counts.to(x.dtype)
+
+
+def _label_margins(rows, labels, counts, is_target):
+    """(1 - x[label] + x[class], whether the pair counts): (N, labels, classes)."""
+    z = 1 - rows.gather(1, labels).unsqueeze(2) + rows.unsqueeze(1)
+    return z, counts.unsqueeze(2) * (1 - is_target).unsqueeze(1)
+
+
+@kernel("multilabel_margin_loss_forward")
+def multilabel_margin_loss_forward(x, target, reduction):
+    rows, labels, counts = _labels(x, target)
+    is_target = torch.zeros_like(rows).scatter_add(1, labels, counts).clamp(max=1)
+    z, pairs = _label_margins(rows, labels, counts, is_target)
+    loss = (z.clamp(min=0) * pairs).sum((1, 2)) / rows.size(1)
+    loss = _reduced(loss if x.dim() == 2 else loss.reshape(()), reduction)
+    return read(loss), read(is_target.reshape(x.shape))
+
+
+@kernel("multilabel_margin_loss_backward")
+def multilabel_margin_loss_backward(grad, x, target, reduction, is_target):
+    rows, labels, counts = _labels(x, target)
+    z, pairs = _label_margins(rows, labels, counts, is_target.reshape(rows.shape))
+    g = grad.reshape(-1, 1, 1) / (rows.numel() if reduction == 1 else rows.size(1))
+    pairs = (z > 0).to(x.dtype) * pairs * g
+    return read(pairs.sum(1).scatter_add(1, labels, -pairs.sum(2)).reshape(x.shape))
 
 
 # ------------------------------------------------------------------------------------------------------------------ CTC
@@ -334,8 +408,8 @@ def _lengths(lengths):
 
 def _ctc_arguments(log_probs, targets, input_lengths, target_lengths, blank):
     """What CTCLossV2 takes: one padded row of targets for each sample, and lengths as tensors."""
-    if log_probs.dim() != 3 or log_probs.dtype not in (torch.float32, torch.float64) or targets.dtype not in (torch.int64, torch.int32):
-        raise Decline("log_probs must be (T, N, C) in float32 or float64")
+    if log_probs.dim() != 3 or log_probs.dtype is not torch.float32 or targets.dtype not in (torch.int64, torch.int32):
+        raise Decline("log_probs must be (T, N, C) in float32: CTCLossV2 adds up in float32")
     inputs, lengths = _lengths(input_lengths), _lengths(target_lengths)
     steps, batch, classes = log_probs.shape
     longest = max(lengths, default=0)

@@ -3,7 +3,7 @@
 import torch
 
 from ..registry import Decline, kernel
-from ..storage import cast, constant, ms, read
+from ..storage import cast, constant, host, ms, read
 from .index import _dim
 
 from mindspore.ops.auto_generate import gen_ops_prim  # isort: skip
@@ -48,6 +48,8 @@ def logcumsumexp(x, dim):
     dim = _dim(dim, x.dim())
     if not x.numel() or x.dim() == 0:
         return read(x)
+    if not bool(host(x).isfinite().all()):
+        raise Decline("CumulativeLogsumexp treats inf and nan otherwise")
     work = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     return cast(_LOG_CUM_SUM_EXP(cast(read(x), work), constant(dim, torch.int64)), x.dtype)
 

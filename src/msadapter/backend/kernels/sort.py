@@ -6,12 +6,13 @@ MindSpore's Sort is stable but puts nan anywhere; torch counts nan as the greate
 import numpy as np
 import torch
 
-from ..registry import Decline, kernel
-from ..storage import broadcast, cast, constant, host, ms, read
+from .. import fallback
+from ..registry import Decline, aten, kernel, raw
+from ..storage import broadcast, cast, constant, host, ms, read, wrap, wrap_strided
 from .index import _dim, values_of
 
 P = ms.ops
-_SORT, _SEARCH = {}, {}  # (axis, descending) and (dtype, right) -> instance
+_SORT, _SEARCH = {}, {}  # (axis, descending) and right -> instance
 _TOP_K = P.TopK(True)
 _GATHER, _GATHER_D, _RESHAPE, _SELECT, _TRANSPOSE = P.Gather(), P.GatherD(), P.Reshape(), P.Select(), P.Transpose()
 _IS_NAN, _SLICE, _SEGMENT_SUM = P.IsNan(), P.Slice(), P.UnsortedSegmentSum()
@@ -57,9 +58,17 @@ def sort_stable(x, *, stable=None, dim=-1, descending=False):
     return cast(values, x.dtype), cast(index, torch.int64)
 
 
-@kernel("sort")
-def sort(x, dim=-1, descending=False):
-    return sort_stable(x, dim=dim, descending=descending)
+@raw("sort.stable")
+def sort_strided(x, *, stable=None, dim=-1, descending=False):
+    """`sort_stable`, whose results keep the input's order of dimensions in memory."""
+    try:
+        values = sort_stable(x, dim=dim, descending=descending)
+    except Exception as error:
+        return fallback.run(aten.sort.stable, (x,), {"stable": stable, "dim": dim, "descending": descending}, error)
+    if x.is_contiguous() or not x.numel():
+        return tuple(wrap(v) for v in values)
+    stride = torch.empty_like(torch.empty_strided(x.shape, x.stride(), device="meta")).stride()
+    return tuple(wrap_strided(v, stride) for v in values)
 
 
 @kernel("topk")
@@ -110,14 +119,14 @@ _SEARCHABLE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torc
 
 def _search(sequence, v, dtype, out_int32, right, sequence_value):
     """Where the values v go in `sequence` (whose value is `sequence_value`), both of the torch dtype `dtype`."""
-    key = out_int32, right
-    if key not in _SEARCH:
-        _SEARCH[key] = P.SearchSorted(ms.int32 if out_int32 else ms.int64, right)
+    if right not in _SEARCH:
+        _SEARCH[right] = P.SearchSorted(ms.int64, right)  # its int32 form refuses int64 values
     shape = v.shape
     if sequence.dim() == 1:
         v = _RESHAPE(v, (-1,))
     work = _SEARCHABLE.get(dtype, dtype)
-    return _RESHAPE(_SEARCH[key](cast(sequence_value, work), cast(v, work)), shape)
+    out = _RESHAPE(_SEARCH[right](cast(sequence_value, work), cast(v, work)), shape)
+    return cast(out, torch.int32) if out_int32 else out
 
 
 @kernel("searchsorted.Tensor")
@@ -217,9 +226,18 @@ def unique_consecutive(x, return_inverse=False, return_counts=False, dim=None):
     return cast(values, x.dtype), _asked(run, return_inverse), _asked(counts, return_counts)
 
 
-@kernel("unique_dim")
+@raw("unique_dim")
 def unique_dim(x, dim, sorted=True, return_inverse=False, return_counts=False):
-    dim = _dim(dim, x.dim())
+    """The unique slices, put back along dim as a view, as torch does."""
+    try:
+        dim = _dim(dim, x.dim())
+        values, *rest = map(wrap, _unique_slices(x, dim, return_inverse, return_counts))
+    except Exception as error:
+        return fallback.run(aten.unique_dim.default, (x, dim, sorted, return_inverse, return_counts), {}, error)
+    return values.movedim(0, dim), *rest
+
+
+def _unique_slices(x, dim, return_inverse, return_counts):
     if not x.numel() or has_nan(x) or x.dim() == 0:
         raise Decline("nothing to compare, or nan")
     n = x.size(dim)
@@ -230,11 +248,10 @@ def unique_dim(x, dim, sorted=True, return_inverse=False, return_counts=False):
         order = _sort_primitive(0, False)(key if index is None else _GATHER(key, index, 0))[1]
         index = order if index is None else _GATHER(index, order, 0)
     values, run, counts = _runs(_GATHER(v, index, 0), 0)
-    shape = (values.shape[0], *x.shape[:dim], *x.shape[dim + 1 :])
-    values = _TRANSPOSE(_RESHAPE(values, shape), (*range(1, dim + 1), 0, *range(dim + 1, x.dim())))
+    values = cast(_RESHAPE(values, (values.shape[0], *x.shape[:dim], *x.shape[dim + 1 :])), x.dtype)
     if return_inverse:
         run = _UPDATE(run, _RESHAPE(index, (n, 1)), run)
-    return cast(values, x.dtype), _asked(run, return_inverse), _asked(counts, return_counts)
+    return values, _asked(run, return_inverse), _asked(counts, return_counts)
 
 
 @kernel("unique_dim_consecutive")
