@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..config import config
 from . import fallback
-from .counters import CALLS, SECONDS
+from .counters import CALLS, FALLBACKS, SECONDS
 from .storage import MS_DTYPE, TORCH_DTYPE, read, resize_output, wrap, wrap_strided, write
 
 aten = torch.ops.aten
@@ -82,12 +82,12 @@ def install():
 
 def _timed(name, run):
     def timed(*args, **kwargs):
-        start = time.perf_counter()
-        try:
-            return run(*args, **kwargs)
-        finally:
+        before, start = FALLBACKS.total(), time.perf_counter()
+        result = run(*args, **kwargs)
+        if FALLBACKS.total() == before:  # else the host did it, and counted it
             CALLS[name] += 1
             SECONDS[name] += time.perf_counter() - start
+        return result
 
     return timed
 
