@@ -14,6 +14,7 @@ What stays as it is: `torch.device("cuda")` is a CUDA device object, and a tenso
 
 import contextlib
 import functools
+import types
 
 import torch
 import torch.amp
@@ -276,7 +277,7 @@ def functions():
     table.update({name: _answer(value) for name, value in _ANSWERS.items()})
     table.update({name: _unsupported(name) for name in _UNSUPPORTED})
     table.update(
-        device_of=lambda x: ours.device(0), _get_device_properties=ours.get_device_properties, StreamContext=ours.stream,
+        device_of=lambda x: ours.device(0), _get_device_properties=ours.get_device_properties, StreamContext=_StreamContext,
         memory_cached=ours.memory_reserved, max_memory_cached=ours.max_memory_reserved,
         reset_max_memory_cached=ours.reset_peak_memory_stats, memory_stats_as_nested_dict=ours.memory_stats,
         get_stream_from_external=lambda *a, **k: ours.current_stream(), _device_count_nvml=ours.device_count,
@@ -290,18 +291,31 @@ def _answer(value):
 
 
 def _unsupported(name):
-    def raises(*args, **kwargs):
+    def raises(self, *args, **kwargs):
         raise NotImplementedError(
             f"Expected no use of torch.cuda.{name}: the mindspore device has no such thing. "
             "Run the step directly, without it."
         )
 
-    return raises
+    return type(name, (), {"__new__": raises, "__module__": "torch.cuda"})  # a class: torch asks isinstance of some
+
+
+class _StreamContext:
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __enter__(self):
+        return self.stream
+
+    def __exit__(self, *exc):
+        return None
 
 
 def _patch_cuda_module():
     cuda = torch.cuda
     for name, value in functions().items():
+        if isinstance(value, types.MethodType):  # torch.compile wants one function object per name
+            value = functools.wraps(value)(functools.partial(value))
         for module in (cuda, cuda.memory, cuda.random, cuda.streams, cuda.graphs):
             if module is cuda or hasattr(module, name):
                 setattr(module, name, value)

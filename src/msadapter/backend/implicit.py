@@ -68,6 +68,8 @@ class DeviceMode(torch.utils._device.DeviceContext):
     """torch's default-device mode; it also moves host tensors that require grad to the device tensors they meet."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if torch.compiler.is_dynamo_compiling():  # torch.compile traces torch's own mode
+            return super().__torch_function__(func, types, args, kwargs)
         kwargs = kwargs or {}
         if func in _CONSTRUCTORS:
             if kwargs.get("device") is None:
