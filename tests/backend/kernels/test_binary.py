@@ -12,7 +12,19 @@ from tests.backend.kernels.util import DEVICE, check
 ARITHMETIC = [torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum, torch.fmax, torch.fmin,
               torch.remainder, torch.fmod, torch.floor_divide, torch.true_divide]  # fmt: skip
 FLOAT_ONLY = [torch.atan2, torch.hypot, torch.copysign]
-COMPARISON = [torch.eq, torch.ne, torch.gt, torch.ge, torch.lt, torch.le, torch.logical_and, torch.logical_or, torch.logical_xor]
+COMPARISON = [
+    torch.eq,
+    torch.ne,
+    torch.gt,
+    torch.ge,
+    torch.lt,
+    torch.le,
+    torch.logical_and,
+    torch.logical_or,
+    torch.logical_xor,
+]
+SPECIAL_CASES = [torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.mul, torch.add, torch.eq, torch.lt,
+                 torch.logical_and, torch.atan2, torch.xlogy]  # fmt: skip
 BITWISE = [torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor]
 ROUNDED = [lambda a, b, m=m: torch.div(a, b, rounding_mode=m) for m in ("trunc", "floor", None)]
 
@@ -44,7 +56,9 @@ def test_dtypes(fn, dtype):
     check(fn, a, b, grad=dtype in FLOATS[:2] and fn is not torch.floor_divide)
 
 
-@pytest.mark.parametrize("fn", [operator.add, operator.sub, operator.mul, operator.truediv, operator.eq, operator.gt], ids=str)
+@pytest.mark.parametrize(
+    "fn", [operator.add, operator.sub, operator.mul, operator.truediv, operator.eq, operator.gt], ids=str
+)
 @pytest.mark.parametrize("pair", [(torch.float32, torch.int64), (torch.int32, torch.int64), (torch.bool, torch.int64),
                                   (torch.float32, torch.bool), (torch.float32, torch.float64),
                                   (torch.bfloat16, torch.float32)], ids=str)  # fmt: skip
@@ -79,16 +93,16 @@ def test_alpha():
         torch.arange(3).to(DEVICE).add(1, alpha=0.5)
 
 
-@pytest.mark.parametrize("fn", [torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.mul, torch.add, torch.eq,
-                                torch.lt, torch.logical_and, torch.atan2, torch.xlogy], ids=lambda f: f.__name__)  # fmt: skip
+@pytest.mark.parametrize("fn", SPECIAL_CASES, ids=lambda f: f.__name__)
 def test_special_values(fn):
     a, b = (t.reshape(-1) for t in torch.meshgrid(SPECIAL, SPECIAL, indexing="ij"))
     check(fn, a, b, grad=False)
 
 
 def test_remainder_signs():
-    a, b = (t.reshape(-1) for t in torch.meshgrid(torch.tensor([5.0, -5.0, 0.3, 6.0, 1.0, math.inf]),
-                                                  torch.tensor([3.0, -3.0, 0.1, 2.0, math.inf, 0.0]), indexing="ij"))  # fmt: skip
+    dividends = torch.tensor([5.0, -5.0, 0.3, 6.0, 1.0, math.inf])
+    divisors = torch.tensor([3.0, -3.0, 0.1, 2.0, math.inf, 0.0])
+    a, b = (t.reshape(-1) for t in torch.meshgrid(dividends, divisors, indexing="ij"))
     for fn in (torch.remainder, torch.fmod, torch.floor_divide):
         check(fn, a, b, grad=False)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
@@ -140,7 +154,9 @@ def test_masked_fill():
 def test_clamp():
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8):
         x = numbers(dtype)
-        check(lambda x: (x.clamp(0, 2), x.clamp(min=1), x.clamp(max=1), x.clamp(2, 0), x.clamp_min(1), x.clamp_max(1)), x)
+        check(
+            lambda x: (x.clamp(0, 2), x.clamp(min=1), x.clamp(max=1), x.clamp(2, 0), x.clamp_min(1), x.clamp_max(1)), x
+        )
     check(lambda x: x.clamp(-0.5, 0.5), torch.arange(-3, 3))
     check(lambda x: x.clamp(-1, 1), SPECIAL, grad=False)
     a, b, c = torch.randn(3, 4, 5).unbind(0)

@@ -14,7 +14,7 @@ WIDE = {torch.bfloat16: torch.float32}  # few primitives know bfloat16: it is co
 WIDER = {**WIDE, torch.float16: torch.float32}  # for kernels of several primitives, and those inexact in float16
 
 
-# ------------------------------------------------------------------------------------------------ operands and promotion
+# ----------------------------------------------------------------------------------------------- operands and promotion
 
 
 def operand(x, dtype):
@@ -69,7 +69,7 @@ def isnan(v):
     return _NE(v, v)
 
 
-# ------------------------------------------------------------------------------------------- where primitives fall short
+# ------------------------------------------------------------------------------------------ where primitives fall short
 
 _EXP, _POW, _TANH, _ADD, _MUL, _SUB, _DIV = P.Exp(), P.Pow(), P.Tanh(), P.Add(), P.Mul(), P.Sub(), P.RealDiv()
 _ABS, _SQUARE, _TRUNC, _RINT, _LOG, _ERF = P.Abs(), P.Square(), P.Trunc(), P.Rint(), P.Log(), P.Erf()

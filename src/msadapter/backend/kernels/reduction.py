@@ -7,17 +7,18 @@ from mindspore.ops.auto_generate import gen_ops_prim as prim
 
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
-from .pointwise import as_bool, decline_complex, isnan, to_float
+from .pointwise import WIDE, WIDER, as_bool, decline_complex, isnan, to_float
 
 P = ms.ops
 
 _SUM, _MEAN, _PROD = prim.SumExt(), prim.MeanExt(), {k: P.ReduceProd(k) for k in (False, True)}
 _COMPLEX_SUM = {k: P.ReduceSum(k) for k in (False, True)}
-_MAX, _MIN, _ALL, _ANY = ({k: p(k) for k in (False, True)} for p in (P.ReduceMax, P.ReduceMin, P.ReduceAll, P.ReduceAny))
-_ADD, _SUB, _MUL, _DIV, _SQRT, _SQUARE, _ABS, _POW = P.Add(), P.Sub(), P.Mul(), P.RealDiv(), P.Sqrt(), P.Square(), P.Abs(), P.Pow()
-_EXP, _LOG, _NE, _EQ, _MASKED_FILL, _SELECT, _RESHAPE = P.Exp(), P.Log(), P.NotEqual(), P.Equal(), P.MaskedFill(), P.Select(), P.Reshape()
-
-SMALL = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # accumulated in float32
+_MAX, _MIN, _ALL, _ANY = (
+    {k: p(k) for k in (False, True)} for p in (P.ReduceMax, P.ReduceMin, P.ReduceAll, P.ReduceAny)
+)
+_ADD, _SUB, _MUL, _DIV, _SQRT, _SQUARE = P.Add(), P.Sub(), P.Mul(), P.RealDiv(), P.Sqrt(), P.Square()
+_ABS, _POW, _EXP, _LOG, _NE, _EQ = P.Abs(), P.Pow(), P.Exp(), P.Log(), P.NotEqual(), P.Equal()
+_MASKED_FILL, _SELECT, _RESHAPE = P.MaskedFill(), P.Select(), P.Reshape()
 
 
 # ----------------------------------------------------------------------------------------------------------- dimensions
@@ -58,14 +59,14 @@ def total(v, fn):
 def _reduce(v, fn, dims, keepdim):
     """fn over dims of v, which has elements."""
     if not dims:
-        return _ADD(v, constant(0, torch.float32)) if v.dtype == ms.float32 else fn(_RESHAPE(v, (*v.shape, 1)), (v.ndim,), False, None)
+        return fn(_RESHAPE(v, (*v.shape, 1)), (v.ndim,), False, None)
     if len(dims) == v.ndim:
         out = total(v, fn)
         return _RESHAPE(out, (1,) * len(dims)) if keepdim else out
     return fn(v, dims, keepdim, None)
 
 
-# -------------------------------------------------------------------------------------------------------- sums and means
+# ------------------------------------------------------------------------------------------------------- sums and means
 
 
 def _as(x, dtype):
@@ -83,7 +84,7 @@ def _accumulate(x, dim, keepdim, dtype, fn, empty):
     if dtype.is_complex:
         v = _COMPLEX_SUM[keepdim](cast(read(x), dtype), dims)
         return v if fn is _SUM else _DIV(v, constant(x.numel() // max(v.size, 1), dtype))
-    return cast(_reduce(_as(x, SMALL.get(dtype, dtype)), fn, dims, keepdim), dtype)
+    return cast(_reduce(_as(x, WIDER.get(dtype, dtype)), fn, dims, keepdim), dtype)
 
 
 @kernel("sum.dim_IntList")
@@ -115,7 +116,7 @@ def nansum(x, dim=None, keepdim=False, dtype=None):
     decline_complex(x.dtype)
     if not x.dtype.is_floating_point:
         return sum_dim(x, dim, keepdim, dtype)
-    dims, wide = dims_of(x, dim), SMALL.get(x.dtype, x.dtype)
+    dims, wide = dims_of(x, dim), WIDER.get(x.dtype, x.dtype)
     if x.numel() == 0:
         return constant(0, dtype or x.dtype, reduced(x.shape, dims, keepdim))
     v = cast(read(x), wide)
@@ -128,8 +129,8 @@ def prod_dim(x, dim, keepdim=False, dtype=None):
     dims = dims_of(x, dim)
     if x.numel() == 0:
         return constant(1, dtype, reduced(x.shape, dims, keepdim))
-    v = _as(x, SMALL.get(dtype, dtype))
-    return cast(_PROD[keepdim](v, dims) if dims else _MUL(v, constant(1, SMALL.get(dtype, dtype))), dtype)
+    v = _as(x, WIDER.get(dtype, dtype))
+    return cast(_PROD[keepdim](v, dims) if dims else _MUL(v, constant(1, WIDER.get(dtype, dtype))), dtype)
 
 
 @kernel("prod")
@@ -151,14 +152,14 @@ def count_nonzero_all(x, dim=None):
     return count_nonzero(x, dim)
 
 
-# -------------------------------------------------------------------------------------------------------------- variance
+# ------------------------------------------------------------------------------------------------------------- variance
 
 
 def _variance(x, dim, correction, keepdim):
     """(variance, mean) in two passes, as torch's Welford is as exact."""
     if not x.dtype.is_floating_point:
         raise Decline("the variance of integers or complex numbers")
-    dims, wide = dims_of(x, dim), SMALL.get(x.dtype, x.dtype)
+    dims, wide = dims_of(x, dim), WIDER.get(x.dtype, x.dtype)
     shape = reduced(x.shape, dims, keepdim)
     if x.numel() == 0:
         return constant(math.nan, x.dtype, shape), constant(math.nan, x.dtype, shape)
@@ -190,7 +191,7 @@ def std_mean(x, dim=None, correction=None, keepdim=False):
     return cast(_SQRT(v), x.dtype), cast(m, x.dtype)
 
 
-# --------------------------------------------------------------------------------------------------------------- extrema
+# -------------------------------------------------------------------------------------------------------------- extrema
 
 
 def extremum(x, dims, keepdim, largest):
@@ -202,12 +203,12 @@ def extremum(x, dims, keepdim, largest):
         return constant(0, x.dtype, reduced(x.shape, dims, keepdim))
     if x.dtype is torch.bool:
         return (_ANY if largest else _ALL)[keepdim](read(x), dims) if dims else read(x)
-    v = cast(read(x), SMALL.get(x.dtype, x.dtype)) if x.dtype is torch.bfloat16 else read(x)
+    wide = WIDE.get(x.dtype, x.dtype)
+    v = cast(read(x), wide)
     if not dims:
-        return cast(v, x.dtype)
+        return read(x)
     out = (_MAX if largest else _MIN)[keepdim](v, dims)
     if x.dtype.is_floating_point:
-        wide = torch.float32 if x.dtype is torch.bfloat16 else x.dtype
         out = _MASKED_FILL(out, _ANY[keepdim](isnan(v), dims), constant(math.nan, wide))
     return cast(out, x.dtype)
 
@@ -241,7 +242,7 @@ def aminmax(x, dim=None, keepdim=False):
 _WITH_INDEX = {}  # (largest, dim, keepdim): primitive
 
 
-def _with_index(v, dim, keepdim, largest):
+def with_index(v, dim, keepdim, largest):
     key = largest, dim, keepdim
     if key not in _WITH_INDEX:
         _WITH_INDEX[key] = (P.ArgMaxWithValue if largest else P.ArgMinWithValue)(dim, keepdim)
@@ -257,14 +258,16 @@ def extremum_with_index(x, dim, keepdim, largest):
         raise Decline("the extremum of nothing")
     if x.numel() == 0 or not dims:
         return (constant(0, x.dtype, shape) if x.numel() == 0 else read(x)), constant(0, torch.int64, shape)
-    wide = {torch.bool: torch.int32, torch.bfloat16: torch.float32}.get(x.dtype, x.dtype)
+    wide = torch.int32 if x.dtype is torch.bool else WIDE.get(x.dtype, x.dtype)
     v = _as(x, wide)
-    index, value = _with_index(v, dims[0], keepdim, largest)
+    index, value = with_index(v, dims[0], keepdim, largest)
     if x.dtype.is_floating_point:
         nan = isnan(v)
         if P.ReduceAny()(nan).asnumpy():
             bad = _ANY[keepdim](nan, dims)
-            first, _ = _with_index(_SELECT(nan, constant(1, torch.float32), constant(0, torch.float32)), dims[0], keepdim, True)
+            first, _ = with_index(
+                _SELECT(nan, constant(1, torch.float32), constant(0, torch.float32)), dims[0], keepdim, True
+            )
             index, value = _SELECT(bad, first, index), _MASKED_FILL(value, bad, constant(math.nan, wide))
     return cast(value, x.dtype), cast(index, torch.int64)
 
@@ -322,7 +325,7 @@ _truth("all", _ALL, True)
 _truth("any", _ANY, False)
 
 
-# ----------------------------------------------------------------------------------------------------------------- norms
+# ---------------------------------------------------------------------------------------------------------------- norms
 
 
 @kernel("linalg_vector_norm")
@@ -331,7 +334,7 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, dtype=None):
     result = dtype or x.dtype
     if not result.is_floating_point:
         raise Decline("the norm of integers")
-    dims, wide = dims_of(x, dim), SMALL.get(result, result)
+    dims, wide = dims_of(x, dim), WIDER.get(result, result)
     if x.numel() == 0:
         if ord < 0 or ord == math.inf:
             raise Decline("no identity")
@@ -379,7 +382,7 @@ def logsumexp(x, dim, keepdim=False):
     dims, dtype = dims_of(x, dim), to_float(x.dtype)
     if x.numel() == 0:
         return constant(-math.inf, dtype, reduced(x.shape, dims, keepdim))
-    wide = SMALL.get(dtype, dtype)
+    wide = WIDER.get(dtype, dtype)
     v = _as(x, wide)
     if not dims:
         return cast(_ADD(v, constant(0, wide)), dtype)
@@ -387,4 +390,3 @@ def logsumexp(x, dim, keepdim=False):
     m = _MASKED_FILL(m, _EQ(_ABS(m), constant(math.inf, wide)), constant(0, wide))
     out = _LOG(_reduce(_EXP(_SUB(v, m)), _SUM, dims, keepdim))
     return cast(_ADD(out, _RESHAPE(m, out.shape)), dtype)
-

@@ -1,0 +1,74 @@
+"""Softmax and log-softmax with their gradients."""
+
+import torch
+from mindspore.ops.auto_generate import gen_ops_prim as prim
+
+from ..registry import Decline, kernel
+from ..storage import cast, constant, ms, read
+from .pointwise import WIDER, exp
+from .reduction import dims_of, with_index
+
+P = ms.ops
+
+_SUM, _SUB, _MUL, _DIV, _LOG = prim.SumExt(), P.Sub(), P.Mul(), P.RealDiv(), P.Log()
+_SOFTMAX = {}  # dim: primitive
+
+
+def _softmax_of(v, dim):
+    """Softmax leaves a row with NaN or infinity half done, and makes zeros of a row of -inf: dividing by the row's sum,
+    1 otherwise, turns all of it into torch's NaN."""
+    if dim not in _SOFTMAX:
+        _SOFTMAX[dim] = P.Softmax(dim)
+    y = _SOFTMAX[dim](v)
+    return _DIV(y, _SUM(y, (dim,), True, None))
+
+
+def _log_softmax_of(v, dim):
+    shifted = _SUB(v, with_index(v, dim, True, True)[1])
+    return _SUB(shifted, _LOG(_SUM(exp(shifted), (dim,), True, None)))
+
+
+def _forward(name, fn):
+    @kernel(name)
+    def forward(x, dim, half_to_float):
+        if not x.dtype.is_floating_point or (half_to_float and x.dtype is not torch.float16):
+            raise Decline("softmax is for floats")
+        dims = dims_of(x, dim)
+        dtype = torch.float32 if half_to_float else x.dtype
+        if x.numel() == 0:
+            return constant(0, dtype, tuple(x.shape))
+        v = cast(read(x), WIDER.get(x.dtype, x.dtype))
+        if not dims:
+            return cast(P.Reshape()(fn(P.Reshape()(v, (1,)), 0), ()), dtype)
+        return cast(fn(v, dims[0]), dtype)
+
+
+_forward("_softmax", _softmax_of)
+_forward("_log_softmax", _log_softmax_of)
+
+
+def _softmax_gradient(g, y, dim):
+    return _MUL(y, _SUB(g, _SUM(_MUL(g, y), (dim,), True, None)))
+
+
+def _log_softmax_gradient(g, y, dim):
+    return _SUB(g, _MUL(exp(y), _SUM(g, (dim,), True, None)))
+
+
+def _backward(name, fn):
+    @kernel(name)
+    def backward(grad, output, dim, input_dtype):
+        dims = dims_of(output, dim)
+        if grad.dtype is not output.dtype:
+            raise Decline("gradient and output differ in dtype")
+        if output.numel() == 0:
+            return constant(0, input_dtype, tuple(output.shape))
+        wide = WIDER.get(output.dtype, output.dtype)
+        g, y = cast(read(grad), wide), cast(read(output), wide)
+        if not dims:
+            return constant(0, input_dtype, ())
+        return cast(fn(g, y, dims[0]), input_dtype)
+
+
+_backward("_softmax_backward_data", _softmax_gradient)
+_backward("_log_softmax_backward_data", _log_softmax_gradient)
