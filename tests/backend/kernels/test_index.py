@@ -7,7 +7,10 @@ from tests.backend.kernels.errors import check_error
 from tests.backend.kernels.util import check
 
 I64 = torch.int64
-FLOAT, OTHER = (torch.float32, torch.float64, torch.float16), (torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+FLOAT, OTHER = (
+    (torch.float32, torch.float64, torch.float16),
+    (torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool),
+)
 
 
 def t(*shape, dtype=torch.float32, seed=0):
@@ -99,7 +102,12 @@ DIM = {
     **{f"reduce {r} {s}": (lambda r, s: lambda x, j: x.scatter_reduce(1, j, x * 2, r, include_self=s))(r, s)
        for r in ("sum", "prod", "mean", "amax", "amin") for s in (True, False)},
 }  # fmt: skip
-UNIQUE = torch.stack([torch.stack([torch.randperm(4, generator=torch.Generator().manual_seed(9 * a + b)) for a in range(5)], 1) for b in range(3)])
+UNIQUE = torch.stack(
+    [
+        torch.stack([torch.randperm(4, generator=torch.Generator().manual_seed(9 * a + b)) for a in range(5)], 1)
+        for b in range(3)
+    ]
+)
 REPEATED = UNIQUE % 3
 
 
@@ -121,7 +129,12 @@ def test_scatter_shapes():
     check(lambda x, j: x.gather(0, j), t(4), i(1, 1, 3))
     check(lambda x, j: x.gather(0, j), t(()) if False else torch.tensor(3.0), torch.tensor(0))
     check(lambda x, j, s: x.scatter_add(0, j, s), t(10), torch.arange(30) % 7, t(30, seed=1))
-    check(lambda x, j, s: x.scatter_add(0, j.view(-1, 1).expand_as(s), s), t(10, 4), torch.arange(30) % 7, t(30, 4, seed=1))
+    check(
+        lambda x, j, s: x.scatter_add(0, j.view(-1, 1).expand_as(s), s),
+        t(10, 4),
+        torch.arange(30) % 7,
+        t(30, 4, seed=1),
+    )
     check(lambda x, j, s: x.scatter_add(0, j, s), t(10, 4), (torch.arange(120) % 7).view(30, 4), t(30, 4, seed=1))
     check(lambda x, j: x.scatter(1, j, True), t(4, 6, dtype=torch.bool), i([[1, 2]]))
     check(lambda x, j: x.scatter(1, j, 1.5), t(4, 6, dtype=torch.bfloat16), i([[1, 2]]), grad=False)
@@ -175,14 +188,27 @@ def test_masks():
     check(lambda x, m, s: x.masked_scatter(m, s), x, m, t(30, seed=1))
     check(lambda x, m, s: x.masked_scatter(m[:, :1], s), x, m, t(30, seed=1))
     check_error(lambda x, m, s: x.masked_scatter(m, s), x, m, t(2))
-    for n in (t(3, 4).relu(), t(3, 4) > 0, torch.tensor(3.0), torch.tensor(0.0), torch.zeros(0, 3), t(3, 4, dtype=torch.bfloat16)):
+    for n in (
+        t(3, 4).relu(),
+        t(3, 4) > 0,
+        torch.tensor(3.0),
+        torch.tensor(0.0),
+        torch.zeros(0, 3),
+        t(3, 4, dtype=torch.bfloat16),
+    ):
         check(lambda x: (x.nonzero(), torch.where(x != 0) if x.dim() else 0), n, grad=False)
 
 
 def test_embedding():
     embedding = torch.nn.functional.embedding
     w, j = t(11, 6), i([[1, 5, 5], [0, 10, 1]])
-    for extra in ({}, {"padding_idx": 1}, {"padding_idx": -1}, {"scale_grad_by_freq": True}, {"padding_idx": 5, "scale_grad_by_freq": True}):
+    for extra in (
+        {},
+        {"padding_idx": 1},
+        {"padding_idx": -1},
+        {"scale_grad_by_freq": True},
+        {"padding_idx": 5, "scale_grad_by_freq": True},
+    ):
         check(lambda w, j: embedding(j, w, **extra), w, j)
         check(lambda w, j: embedding(j, w, **extra), w.double(), j.int())
     check(lambda w, j: embedding(j, w), w, torch.empty(2, 0, dtype=I64))
@@ -205,15 +231,26 @@ def test_views_backward():
     check(lambda x: torch.where(x > 0, x, -x), x)
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [lambda x: x[i(4).to(x.device).view(1)], lambda x: x[i(-5).to(x.device).view(1)], lambda x: x.gather(1, i([[5]]).to(x.device)),
-     lambda x: x.gather(1, i([[-1]]).to(x.device)), lambda x: x.index_select(0, i([4]).to(x.device)),
-     lambda x: x.index_select(0, i([-1]).to(x.device)), lambda x: x.scatter(1, i([[5]]).to(x.device), 1.0),
-     lambda x: x.scatter_add(1, i([[-1]]).to(x.device), x), lambda x: x.index_add(0, i([4]).to(x.device), x[:1]),
-     lambda x: torch.nn.functional.embedding(i([4]).to(x.device), x), lambda x: torch.nn.functional.embedding(i([-1]).to(x.device), x),
-     lambda x: x.take(i([20]).to(x.device)), lambda x: x[i([0, 1]).to(x.device), i([0, 1, 2]).to(x.device)],
-     lambda x: x.clone().index_put_((i([9]).to(x.device),), x[0]), lambda x: x[x[0] > 0], lambda x: x.gather(2, i([[0]]).to(x.device))],
-)  # fmt: skip
-def test_errors(fn):
-    check_error(fn, t(4, 5))
+ERRORS = {
+    "index": lambda x, j: x[j(4)],
+    "negative index": lambda x, j: x[j(-5)],
+    "indices that do not broadcast": lambda x, j: x[j(0, 1), j(0, 1, 2)],
+    "mask": lambda x, j: x[x[0] > 0],
+    "index_put": lambda x, j: x.clone().index_put_((j(9),), x[0]),
+    "gather": lambda x, j: x.gather(1, j([5])),
+    "negative gather": lambda x, j: x.gather(1, j([-1])),
+    "gather dim": lambda x, j: x.gather(2, j([0])),
+    "index_select": lambda x, j: x.index_select(0, j(4)),
+    "negative index_select": lambda x, j: x.index_select(0, j(-1)),
+    "scatter": lambda x, j: x.scatter(1, j([5]), 1.0),
+    "scatter_add": lambda x, j: x.scatter_add(1, j([-1]), x),
+    "index_add": lambda x, j: x.index_add(0, j(4), x[:1]),
+    "embedding": lambda x, j: torch.nn.functional.embedding(j(4), x),
+    "negative embedding": lambda x, j: torch.nn.functional.embedding(j(-1), x),
+    "take": lambda x, j: x.take(j(20)),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+    check_error(lambda x: ERRORS[name](x, lambda *values: torch.tensor(values, device=x.device)), t(4, 5))

@@ -30,7 +30,9 @@ REGRESSION = {
     "huber two": functools.partial(F.huber_loss, delta=2.0),
     "soft_margin": lambda x, y, reduction: F.soft_margin_loss(x, y.detach().sign(), reduction=reduction),
     "kl_div": lambda x, y, reduction: F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction=reduction),
-    "kl_div log": lambda x, y, reduction: F.kl_div(x.log_softmax(-1), y.log_softmax(-1), reduction=reduction, log_target=True),
+    "kl_div log": lambda x, y, reduction: F.kl_div(
+        x.log_softmax(-1), y.log_softmax(-1), reduction=reduction, log_target=True
+    ),
     "poisson": lambda x, y, reduction: F.poisson_nll_loss(x, y.abs(), reduction=reduction),
     "gaussian": lambda x, y, reduction: F.gaussian_nll_loss(x, y, y.abs() + 1, reduction=reduction),
     "logits": lambda x, y, reduction: F.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction=reduction),
@@ -38,7 +40,9 @@ REGRESSION = {
         x, y.sigmoid().detach(), y.detach().abs(), pos_weight=y.detach().abs() + 0.5, reduction=reduction
     ),
     "bce": lambda x, y, reduction: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction=reduction),
-    "bce weighted": lambda x, y, reduction: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), y.detach().abs(), reduction=reduction),
+    "bce weighted": lambda x, y, reduction: F.binary_cross_entropy(
+        x.sigmoid(), y.sigmoid(), y.detach().abs(), reduction=reduction
+    ),
 }
 
 
@@ -93,7 +97,12 @@ def test_nll(name, reduction):
     check(fn(F.cross_entropy), t(6, 9).t(), classes(6, 9), w)
     check(fn(F.cross_entropy), t(6), torch.tensor(3), w)
     check(fn(F.nll_loss), t(0, 6), classes(6, 0), w)
-    check(lambda x, y, w: F.cross_entropy(x, y, w.detach() if weighted else None, label_smoothing=0.1, **options), t(9, 6), classes(6, 9), w)
+    check(
+        lambda x, y, w: F.cross_entropy(x, y, w.detach() if weighted else None, label_smoothing=0.1, **options),
+        t(9, 6),
+        classes(6, 9),
+        w,
+    )
 
 
 def test_nll_more():
@@ -102,12 +111,23 @@ def test_nll_more():
         check(lambda x, y: F.nll_loss(x, y, ignore_index=2, reduction=reduction), t(4, 6), y)
         check(lambda x, y: F.nll_loss(x, y, ignore_index=2, reduction=reduction), t(2, 6, 2, 1), y.view(2, 2, 1))
         check(lambda x, y: F.cross_entropy(x, y.softmax(1), reduction=reduction), t(4, 6), t(4, 6, seed=1))
-        check(lambda x, y: torch.ops.aten.nll_loss_forward(x, y, None, REDUCTIONS.index(reduction), 2), t(4, 6), classes(6, 4), grad=False)
+        check(
+            lambda x, y: torch.ops.aten.nll_loss_forward(x, y, None, REDUCTIONS.index(reduction), 2),
+            t(4, 6),
+            classes(6, 4),
+            grad=False,
+        )
     for bad in (6, -1):
         check_error(F.nll_loss, t(4, 6), torch.tensor([0, 1, bad, 2]))
         check_error(F.nll_loss, t(1, 6, 2, 2), torch.tensor([0, 1, bad, 2]).view(1, 2, 2))
     check_error(F.nll_loss, t(4, 6), classes(6, 3))
     check(F.cross_entropy, t(9, 6).bfloat16(), classes(6, 9), rtol=2e-2, atol=1e-2)
+
+
+def test_far_ignore_index():
+    y = torch.tensor([1, -100, 3, 2**40])
+    check(lambda x, y: F.nll_loss(x, y, ignore_index=2**40), t(4, 6), torch.tensor([1, 0, 3, 2**40]))
+    check_error(F.nll_loss, t(4, 6), y)
 
 
 def test_margins():
@@ -121,8 +141,15 @@ def test_margins():
     for reduction in REDUCTIONS:
         for p in (1, 2):
             check(lambda x, y: F.multi_margin_loss(x, y, p=p, reduction=reduction), x, classes(6, 5))
-        check(lambda x, y, w: F.multi_margin_loss(x, y, weight=w.detach(), reduction=reduction), x, classes(6, 5), torch.linspace(0.5, 2, 6))
-        labels = torch.tensor([[0, 1, -1, 2, 2, 2], [5, -1, 0, 0, 0, 0], [-1] * 6, [0, 1, 2, 3, 4, 5], [3, 1, -1, -1, -1, -1]])
+        check(
+            lambda x, y, w: F.multi_margin_loss(x, y, weight=w.detach(), reduction=reduction),
+            x,
+            classes(6, 5),
+            torch.linspace(0.5, 2, 6),
+        )
+        labels = torch.tensor(
+            [[0, 1, -1, 2, 2, 2], [5, -1, 0, 0, 0, 0], [-1] * 6, [0, 1, 2, 3, 4, 5], [3, 1, -1, -1, -1, -1]]
+        )
         check(lambda x, y: F.multilabel_margin_loss(x, y, reduction=reduction), x, labels)
         check(lambda x, y: F.multilabel_margin_loss(x[0], y[0], reduction=reduction), x, labels)
         check(lambda x, y: F.multilabel_soft_margin_loss(x, (y > 0).float(), reduction=reduction), x, y.detach())
@@ -140,4 +167,8 @@ def test_ctc(zero_infinity):
         check(lambda x, y, i, n: fn(x.log_softmax(2), y, i, n), x, y, inputs, lengths)
         check(lambda x, y: fn(x.log_softmax(2), y, inputs, lengths, blank=4), x, y - 1)
         check(lambda x, y: fn(x.log_softmax(2), y, inputs, lengths), x, y.int())
-        check(lambda x, y: fn(x.log_softmax(2), y, torch.tensor([6, 12, 4]), torch.tensor([4, 4, 0])), x, torch.ones_like(y))
+        check(
+            lambda x, y: fn(x.log_softmax(2), y, torch.tensor([6, 12, 4]), torch.tensor([4, 4, 0])),
+            x,
+            torch.ones_like(y),
+        )

@@ -6,7 +6,16 @@ import torch
 from tests.backend.kernels.errors import check_error
 from tests.backend.kernels.util import check
 
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+)
 
 
 def t(*shape, dtype=torch.float32, seed=0):
@@ -86,7 +95,9 @@ MOVE = {
     "slice scatter": lambda x: x.slice_scatter(x[:, :2] * 2, 1, 0, 4, 2),
     "slice scatter one": lambda x: x.slice_scatter(x[:, :2] * 2, 1, 1, 3),
     "select scatter": lambda x: x.select_scatter(x[:, 0] * 2, 1, -1),
-    "diagonal scatter": lambda x: x.diagonal_scatter(x[0, :3, :4].t() * 2 if False else x.diagonal(0, 1, 2) * 2, 0, 1, 2),
+    "diagonal scatter": lambda x: x.diagonal_scatter(
+        x[0, :3, :4].t() * 2 if False else x.diagonal(0, 1, 2) * 2, 0, 1, 2
+    ),
     "pixel_shuffle": lambda x: torch.pixel_shuffle(x.reshape(1, 4, 3, 5), 2),
     "pixel_unshuffle": lambda x: torch.pixel_unshuffle(x.reshape(1, 1, 6, 10), 2),
     "movedim": lambda x: x.movedim(0, 2).contiguous(),
@@ -113,12 +124,23 @@ def test_small():
 
 
 FACTORY = {
-    "arange": lambda d: (torch.arange(5, device=d), torch.arange(1, 9, 2, device=d), torch.arange(0.0, 1, 0.1, device=d)),
-    "arange types": lambda d: (torch.arange(5, dtype=torch.float16, device=d), torch.arange(5, dtype=torch.bfloat16, device=d)),
+    "arange": lambda d: (
+        torch.arange(5, device=d),
+        torch.arange(1, 9, 2, device=d),
+        torch.arange(0.0, 1, 0.1, device=d),
+    ),
+    "arange types": lambda d: (
+        torch.arange(5, dtype=torch.float16, device=d),
+        torch.arange(5, dtype=torch.bfloat16, device=d),
+    ),
     "linspace": lambda d: (torch.linspace(0, 1, 7, device=d), torch.linspace(0, 5, 3, dtype=torch.int64, device=d)),
     "logspace": lambda d: torch.logspace(0, 1, 7, device=d),
     "eye": lambda d: (torch.eye(3, device=d), torch.eye(3, 4, device=d, dtype=torch.int64)),
-    "full": lambda d: (torch.full((2, 3), 7, device=d), torch.full((2,), 0.5, device=d), torch.full((), True, device=d)),
+    "full": lambda d: (
+        torch.full((2, 3), 7, device=d),
+        torch.full((2,), 0.5, device=d),
+        torch.full((), True, device=d),
+    ),
     "like": lambda d: (torch.full_like(X.to(d), 3), torch.ones_like(X.to(d)), torch.zeros_like(LAST.to(d))),
     "new": lambda d: (X.to(d).new_full((2,), 3), X.to(d).new_ones(2), torch.scalar_tensor(3.0, device=d)),
     "tri": lambda d: (torch.tril_indices(3, 4, device=d), torch.triu_indices(3, 4, 1, device=d)),

@@ -46,7 +46,21 @@ def test_sort(name):
         check(same, ties(5, 40), grad=False)  # only a stable sort defines the order of ties
         check(same, ties(5, 40, dtype=torch.int64))
         check(same, ties(5, 40, dtype=torch.bool))
-        check(SORT[name], torch.tensor([[NAN, 2.0, -math.inf, NAN, 2.0, math.inf, 1.0], [1.0, 2.0, 0.0, -0.0, 0.0, 5.0, 3.0]]))
+        check(
+            SORT[name],
+            torch.tensor([[NAN, 2.0, -math.inf, NAN, 2.0, math.inf, 1.0], [1.0, 2.0, 0.0, -0.0, 0.0, 5.0, 3.0]]),
+        )
+
+
+def test_median():
+    odd, holes = torch.randperm(35, generator=torch.Generator().manual_seed(3)).view(5, 7).float(), t(5, 7)
+    holes[1, 2] = holes[3] = holes[4, :3] = NAN
+    for x in (odd, odd[:, :4], odd.t(), holes, odd.long(), odd.bfloat16()):
+        values = lambda fn: lambda x: (fn(x), fn(x, 1)[0], fn(x, 0, keepdim=True)[0])  # noqa: E731
+        check(values(torch.median), x, grad=x.dtype is torch.float32 and x is not holes)
+        check(values(torch.nanmedian), x, grad=x.dtype is torch.float32 and x is not holes)
+    check(lambda x: (x.median(1), x.median(0)), odd)
+    check(lambda x: (x.median(), x.median(0)), torch.tensor(3.0))
 
 
 def test_sort_edges():
@@ -66,17 +80,33 @@ EDGES = torch.tensor([-2.0, -1.0, 0.0, 0.0, 1.0, 3.0])
 def test_search():
     for right in (False, True):
         check(lambda s, x: torch.searchsorted(s, x, right=right), EDGES, ties(3, 4) - 2)
-        check(lambda s, x: torch.searchsorted(s.long(), x.long(), right=right, out_int32=True), EDGES, ties(3, 4) - 2, grad=False)
+        check(
+            lambda s, x: torch.searchsorted(s.long(), x.long(), right=right, out_int32=True),
+            EDGES,
+            ties(3, 4) - 2,
+            grad=False,
+        )
         check(lambda s, x: torch.searchsorted(s, x, right=right), t(3, 6).sort().values, t(3, 4))
         check(lambda s, x: torch.bucketize(x, s, right=right), EDGES, ties(3, 4))
-        check(lambda s: (torch.searchsorted(s, 0.0, right=right), torch.bucketize(0.5, s, right=right)), EDGES, grad=False)
-    check(lambda s, x, k: torch.searchsorted(s, x, sorter=k, side="right"), EDGES.flip(0), t(5), torch.arange(5, -1, -1))
+        check(
+            lambda s: (torch.searchsorted(s, 0.0, right=right), torch.bucketize(0.5, s, right=right)), EDGES, grad=False
+        )
+    check(
+        lambda s, x, k: torch.searchsorted(s, x, sorter=k, side="right"), EDGES.flip(0), t(5), torch.arange(5, -1, -1)
+    )
     check(lambda s, x: torch.bucketize(x, s), EDGES, t(4, 3).t())
     check(lambda s, x: torch.bucketize(x, s), EDGES, torch.tensor(0.5))
 
 
 def test_unique():
-    for x in (ties(5, 7), ties(30, dtype=torch.int64), ties(4, 4, dtype=torch.bool), ties(6, 5).t(), torch.tensor(3.0), torch.zeros(0)):
+    for x in (
+        ties(5, 7),
+        ties(30, dtype=torch.int64),
+        ties(4, 4, dtype=torch.bool),
+        ties(6, 5).t(),
+        torch.tensor(3.0),
+        torch.zeros(0),
+    ):
         check(lambda x: (x.unique(), x.unique(return_inverse=True), x.unique(return_counts=True),
                          x.unique(return_inverse=True, return_counts=True)), x, grad=False)  # fmt: skip
     for x in (ties(20, 2), ties(20, 2, dtype=torch.int64), ties(20, 2).t()):

@@ -1,4 +1,4 @@
-"""Distances between rows, by broadcast differences, and their gradients, written in the device's own tensor operations."""
+"""Distances between rows and their gradients, by broadcast differences, in the device's own tensor operations."""
 
 import math
 
@@ -19,7 +19,9 @@ def _differences(x1, x2):
 def cdist_forward(x1, x2, p, compute_mode):
     if x1.dtype is not x2.dtype or x1.dtype not in (torch.float32, torch.float64):
         raise Decline("cdist needs float32 or float64")
-    if x1.dtype is torch.float32 and x1.numel() and x2.numel() and x1.dim() in (2, 3) and x1.shape[:-2] == x2.shape[:-2]:
+    if not x1.numel() or not x2.numel():
+        return read(x1.new_zeros(torch.broadcast_shapes((*x1.shape[:-1], 1), (*x2.shape[:-2], 1, x2.size(-2)))))
+    if x1.dtype is torch.float32 and x1.dim() in (2, 3) and x1.shape[:-2] == x2.shape[:-2]:
         if p not in _CDIST:
             _CDIST[p] = ms.ops.Cdist(float(p))
         return _CDIST[p](read(x1), read(x2))

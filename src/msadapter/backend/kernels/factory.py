@@ -1,6 +1,7 @@
 """Factories: tensors that the arguments alone decide.
 
-There is nothing to compute on the device, so torch's own CPU function writes them, bit for bit, and the buffer is taken over.
+There is nothing to compute on the device: torch's own CPU function writes them, bit for bit, and their memory is taken
+over.
 """
 
 import torch
@@ -26,7 +27,8 @@ def _into(name):
 
 
 for _name in (
-    "arange.start_out", "range.out", "range.out_", "linspace.out", "linspace.Tensor_Tensor_out", "linspace.Tensor_Scalar_out",
+    "arange.start_out", "range.out", "range.out_", "linspace.out", "linspace.Tensor_Tensor_out",
+    "linspace.Tensor_Scalar_out",
     "linspace.Scalar_Tensor_out", "logspace.out", "logspace.Tensor_Tensor_out", "logspace.Tensor_Scalar_out",
     "logspace.Scalar_Tensor_out", "eye.out", "eye.m_out",
 ):  # fmt: skip
@@ -44,6 +46,7 @@ def _new(name):
         return wrap(from_host(make(*args, dtype=dtype, device="cpu", **kwargs)))
 
 
-for _name in ("tril_indices", "triu_indices", "arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace", "logspace",
+for _name in ("tril_indices", "triu_indices", "arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace",
+              "logspace",
               "range", "range.step", "scalar_tensor"):  # fmt: skip
     _new(_name)

@@ -7,11 +7,12 @@ import torch
 
 from ..registry import Decline, kernel
 from ..storage import broadcast, cast, constant, ms, read
-from .index import elements, values_of
+from .index import values_of
 from .pointwise import pair
+from .scatter import elements
 
 from mindspore.ops.auto_generate import gen_ops_prim  # isort: skip
-from mindspore.ops.operations import _grad_ops, nn_ops  # isort: skip
+from mindspore.ops.operations import _grad_ops  # isort: skip
 
 P = ms.ops
 _ADD, _SUB, _MUL, _DIV, _NEG, _ABS, _SIGN = P.Add(), P.Sub(), P.Mul(), P.Div(), P.Neg(), P.Abs(), P.Sign()
@@ -60,7 +61,7 @@ def _operands(x, y):
     return cast(a, work), cast(b, work), dtype, work
 
 
-# -------------------------------------------------------------------------------------------------- differences of values
+# ------------------------------------------------------------------------------------------------ differences of values
 
 
 @kernel("mse_loss", layout=True)
@@ -132,7 +133,7 @@ def huber_loss_backward(grad, x, y, reduction, delta):
     return cast(_smooth_grad(g if delta == 1 else _MUL(g, constant(delta, work)), a, b, delta, tuple(x.shape)), dtype)
 
 
-# --------------------------------------------------------------------------------------------------- binary cross entropy
+# ------------------------------------------------------------------------------------------------- binary cross entropy
 
 
 def _check_bce(x, y):
@@ -184,7 +185,8 @@ def binary_cross_entropy_with_logits(x, target, weight=None, pos_weight=None, re
     return _reduce(v, reduction, x.dtype)
 
 
-# -------------------------------------------------------------------------------------------- negative log likelihood
+# ---------------------------------------------------------------------------------------------- negative log likelihood
+# NLLLossGrad writes out of bounds for a negative class number: they are checked first.
 
 
 def _targets(x, target, ignore_index):
@@ -200,6 +202,21 @@ def _targets(x, target, ignore_index):
     if a.size and (int(a.min()) < 0 or int(a.max()) >= classes):
         raise Decline("target out of bounds")
     return classes, some
+
+
+def _composes(work, ignore_index):
+    """Whether NLLLoss will not do: it adds up in float32, and its class numbers are int32."""
+    return work is torch.float64 or not -(2**31) <= ignore_index < 2**31
+
+
+def _labels32(x, target, ignore_index):
+    """The class numbers as NLLLoss and its gradient take them without a cast, checked."""
+    if target.dtype is not torch.int64:
+        raise Decline(f"a target of dtype {target.dtype}")
+    a = values_of(target)
+    if a.view(np.uint64).max() >= x.size(1):
+        _targets(x, target, ignore_index)
+    return ms.Tensor.from_numpy(a.astype(np.int32))
 
 
 def _class_weights(weight, classes, dtype):
@@ -224,38 +241,44 @@ def _rows_and_targets(x, target):
 @kernel("nll_loss_forward")
 def nll_loss_forward(x, target, weight, reduction, ignore_index):
     rows, target = _rows_and_targets(x, target)
-    classes, some = _targets(rows, target, ignore_index)
     work, dtype = _work(x.dtype), x.dtype
     if weight is not None and weight.dtype is not dtype:
         raise Decline("weight and input differ in dtype")
     if not rows.numel():
-        loss = constant(0, dtype, tuple(target.shape)) if reduction == 0 else constant(math.nan if reduction == 1 else 0, dtype)
+        loss = (
+            constant(0, dtype, tuple(target.shape))
+            if reduction == 0
+            else constant(math.nan if reduction == 1 else 0, dtype)
+        )
         return loss, constant(0, dtype)
     v = cast(read(rows), work)
-    if reduction == 0 or work is torch.float64:  # NLLLoss leaves ignored rows unset, and adds up in float32
+    if reduction == 0 or _composes(work, ignore_index):  # NLLLoss leaves ignored rows unset
+        classes, some = _targets(rows, target, ignore_index)
         loss, total = _composed(v, read(target), weight, reduction, ignore_index, some, classes, work)
         return cast(loss if x.dim() == 2 or reduction else _RESHAPE(loss, ()), dtype), cast(total, dtype)
-    w = _class_weights(weight, classes, work)
-    loss, total = _with(P.NLLLoss, _NAME[reduction], ignore_index)(v, read(target), w)
+    w = _class_weights(weight, rows.size(1), work)
+    loss, total = _with(P.NLLLoss, _NAME[reduction], ignore_index)(v, _labels32(rows, target, ignore_index), w)
     return cast(loss, dtype), cast(total, dtype)
 
 
 @kernel("nll_loss_backward")
 def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_weight):
     rows, target = _rows_and_targets(x, target)
-    classes, some = _targets(rows, target, ignore_index)
     if not rows.numel():
         return constant(0, x.dtype, tuple(x.shape))
     work = _work(x.dtype)
-    if work is torch.float64:
-        v = _composed_grad(grad, rows.shape, read(target), weight, reduction, ignore_index, total_weight, some, classes, work)
+    if _composes(work, ignore_index):
+        classes, some = _targets(rows, target, ignore_index)
+        v = _composed_grad(
+            grad, rows.shape, read(target), weight, reduction, ignore_index, total_weight, some, classes, work
+        )
         return cast(_RESHAPE(v, tuple(x.shape)), x.dtype)
     g = cast(read(grad), work)
     if reduction == 0 and x.dim() == 1:
         g = _RESHAPE(g, (1,))
-    w = _class_weights(weight, classes, work)
+    w = _class_weights(weight, rows.size(1), work)
     out = _with(_grad_ops.NLLLossGrad, _NAME[reduction], ignore_index)(
-        cast(read(rows), work), g, read(target), w, cast(read(total_weight), work)
+        cast(read(rows), work), g, _labels32(rows, target, ignore_index), w, cast(read(total_weight), work)
     )
     return cast(out if x.dim() == 2 else _RESHAPE(out, tuple(x.shape)), x.dtype)
 
@@ -291,7 +314,11 @@ def nll_loss2d_forward(x, target, weight, reduction, ignore_index):
     if weight is not None and weight.dtype is not dtype:
         raise Decline("weight and input differ in dtype")
     if not x.numel():
-        loss = constant(0, dtype, tuple(target.shape)) if reduction == 0 else constant(math.nan if reduction == 1 else 0, dtype)
+        loss = (
+            constant(0, dtype, tuple(target.shape))
+            if reduction == 0
+            else constant(math.nan if reduction == 1 else 0, dtype)
+        )
         return loss, constant(0, dtype)
     loss, total = _composed(cast(read(x), work), read(target), weight, reduction, ignore_index, some, classes, work)
     return cast(loss, dtype), cast(total, dtype)
@@ -338,110 +365,3 @@ def _composed_grad(grad, shape, target, weight, reduction, ignore_index, total_w
 def _check_2d(x, target):
     if x.dim() != 4 or target.dim() != 3 or (x.size(0), *x.shape[2:]) != tuple(target.shape):
         raise Decline("input and target do not fit")
-
-
-# -------------------------------------------------------------------------------------------------------------- margins
-# Written in the device's own tensor operations.
-
-
-def _reduced(loss, reduction):
-    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
-
-
-@kernel("multi_margin_loss_backward")
-def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reduction=1):
-    rows, y = (x.unsqueeze(0), target.reshape(1)) if x.dim() == 1 else (x, target)
-    if rows.dim() != 2 or not rows.numel() or y.shape != rows.shape[:1]:
-        raise Decline("input and target do not fit")
-    y = y.unsqueeze(1)
-    z = (margin - rows.gather(1, y) + rows).scatter(1, y, 0.0)
-    h = (z > 0).to(x.dtype) if p == 1 else 2 * z.clamp(min=0)
-    h = h if weight is None else h * weight[y]
-    g = grad.reshape(-1, 1) / (rows.numel() if reduction == 1 else rows.size(1))
-    h = h * g
-    return read(h.scatter_add(1, y, -h.sum(1, keepdim=True)).reshape(x.shape))
-
-
-def _labels(x, target):
-    """(rows of input, class of each label, whether it counts): labels end at the first -1."""
-    if target.dtype is not torch.int64 or x.dim() not in (1, 2) or x.shape != target.shape or not x.numel():
-        raise Decline("input and target do not fit")
-    a = values_of(target)
-    if int(a.min()) < -1 or int(a.max()) >= x.size(-1):
-        raise Decline("target out of range")
-    rows, labels = x.reshape(-1, x.size(-1)), target.reshape(-1, x.size(-1))
-    counts = (labels < 0).cumsum(1) == 0
-    return rows, labels.clamp(min=0), counts.to(x.dtype)
-
-
-def _label_margins(rows, labels, counts, is_target):
-    """(1 - x[label] + x[class], whether the pair counts): (N, labels, classes)."""
-    z = 1 - rows.gather(1, labels).unsqueeze(2) + rows.unsqueeze(1)
-    return z, counts.unsqueeze(2) * (1 - is_target).unsqueeze(1)
-
-
-@kernel("multilabel_margin_loss_forward")
-def multilabel_margin_loss_forward(x, target, reduction):
-    rows, labels, counts = _labels(x, target)
-    is_target = torch.zeros_like(rows).scatter_add(1, labels, counts).clamp(max=1)
-    z, pairs = _label_margins(rows, labels, counts, is_target)
-    loss = (z.clamp(min=0) * pairs).sum((1, 2)) / rows.size(1)
-    loss = _reduced(loss if x.dim() == 2 else loss.reshape(()), reduction)
-    return read(loss), read(is_target.reshape(x.shape))
-
-
-@kernel("multilabel_margin_loss_backward")
-def multilabel_margin_loss_backward(grad, x, target, reduction, is_target):
-    rows, labels, counts = _labels(x, target)
-    z, pairs = _label_margins(rows, labels, counts, is_target.reshape(rows.shape))
-    g = grad.reshape(-1, 1, 1) / (rows.numel() if reduction == 1 else rows.size(1))
-    pairs = (z > 0).to(x.dtype) * pairs * g
-    return read(pairs.sum(1).scatter_add(1, labels, -pairs.sum(2)).reshape(x.shape))
-
-
-# ------------------------------------------------------------------------------------------------------------------ CTC
-
-
-def _lengths(lengths):
-    return [int(n) for n in (values_of(lengths) if isinstance(lengths, torch.Tensor) else lengths)]
-
-
-def _ctc_arguments(log_probs, targets, input_lengths, target_lengths, blank):
-    """What CTCLossV2 takes: one padded row of targets for each sample, and lengths as tensors."""
-    if log_probs.dim() != 3 or log_probs.dtype is not torch.float32 or targets.dtype not in (torch.int64, torch.int32):
-        raise Decline("log_probs must be (T, N, C) in float32: CTCLossV2 adds up in float32")
-    inputs, lengths = _lengths(input_lengths), _lengths(target_lengths)
-    steps, batch, classes = log_probs.shape
-    longest = max(lengths, default=0)
-    if not 0 <= blank < classes or len(inputs) != batch or len(lengths) != batch or min(lengths, default=0) < 0:
-        raise Decline("blank or lengths do not fit")
-    if max(inputs, default=0) > steps or min(inputs, default=0) < 1 or not batch or not longest:
-        raise Decline("lengths do not fit, or nothing to align")
-    if targets.dim() == 1:
-        if targets.numel() != sum(lengths):
-            raise Decline("the targets do not add up to their lengths")
-        start = np.cumsum([0, *lengths[:-1]])[:, None]
-        at = np.minimum(start + np.arange(longest), targets.numel() - 1)
-        rows = _GATHER(read(targets), ms.Tensor.from_numpy(at.astype(np.int64)), 0)
-    elif targets.size(0) == batch and targets.size(1) >= longest:
-        rows = read(targets[:, :longest])
-    else:
-        raise Decline("the targets do not fit their lengths")
-    a = values_of(targets)
-    if int(a.min()) < 0 or int(a.max()) >= classes:
-        raise Decline("target out of range")
-    lengths = (ms.Tensor.from_numpy(np.array(n, np.int64)) for n in (inputs, lengths))
-    return read(log_probs), cast(rows, torch.int64), *lengths
-
-
-@kernel("_ctc_loss", "_ctc_loss.Tensor")
-def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
-    arguments = _ctc_arguments(log_probs, targets, input_lengths, target_lengths, blank)
-    return _with(nn_ops.CTCLossV2, blank, "none", False)(*arguments)
-
-
-@kernel("_ctc_loss_backward", "_ctc_loss_backward.Tensor")
-def ctc_loss_backward(grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity=False):
-    arguments = _ctc_arguments(log_probs, targets, input_lengths, target_lengths, blank)
-    primitive = _with(nn_ops.CTCLossV2Grad, blank, "none", bool(zero_infinity))
-    return primitive(read(grad), *arguments, read(neg_log_likelihood), read(log_alpha))

@@ -4,7 +4,7 @@ import torch
 
 from ..registry import Decline, kernel
 from ..storage import cast, constant, host, ms, read
-from .index import _dim
+from .index import check_dim, widened
 
 from mindspore.ops.auto_generate import gen_ops_prim  # isort: skip
 
@@ -17,7 +17,7 @@ _LONG = 256  # torch adds float32 up in float64; beyond this length the differen
 
 def _scan(x, dim, dtype, primitive):
     """The running `primitive` of x, computed in the type that keeps torch's accuracy."""
-    dim = _dim(dim, x.dim())
+    dim = check_dim(dim, x.dim())
     if dtype is None:
         dtype = x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else torch.int64
     if not x.numel():
@@ -45,7 +45,7 @@ def cumprod(x, dim, dtype=None):
 
 @kernel("logcumsumexp", "_logcumsumexp")
 def logcumsumexp(x, dim):
-    dim = _dim(dim, x.dim())
+    dim = check_dim(dim, x.dim())
     if not x.numel() or x.dim() == 0:
         return read(x)
     if not bool(host(x).isfinite().all()):
@@ -57,7 +57,7 @@ def logcumsumexp(x, dim):
 def _extreme(name, primitive):
     @kernel(name)
     def extreme(x, dim):
-        dim = _dim(dim, x.dim())
+        dim = check_dim(dim, x.dim())
         if not x.numel():
             return constant(0, x.dtype, tuple(x.shape)), constant(0, torch.int64, tuple(x.shape))
         if x.dim() == 0:
@@ -67,7 +67,7 @@ def _extreme(name, primitive):
         if key not in _EXTREME:
             _EXTREME[key] = primitive(dim)
         values, indices = _EXTREME[key](cast(read(x), work))
-        return cast(values, x.dtype), cast(indices, torch.int64)
+        return cast(values, x.dtype), widened(indices)
 
 
 _extreme("cummax", P.Cummax)

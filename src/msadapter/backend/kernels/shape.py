@@ -6,7 +6,8 @@ import torch
 from .. import fallback
 from ..registry import Decline, aten, kernel, raw
 from ..storage import cast, constant, host, ms, read, wrap
-from .index import _dim, _rows, moved, moved_back
+from .index import check_dim, moved, moved_back
+from .rows import on_rows
 
 P = ms.ops
 _CONCAT = [P.Concat(d) for d in range(8)]
@@ -32,7 +33,9 @@ def cat(tensors, dim=0):
     dtype, ndim = first.dtype, first.dim()
     for x in tensors:
         if x.dtype is not dtype:
-            dtype = torch.result_type(torch.empty(1, dtype=dtype, device="meta"), torch.empty(1, dtype=x.dtype, device="meta"))
+            dtype = torch.result_type(
+                torch.empty(1, dtype=dtype, device="meta"), torch.empty(1, dtype=x.dtype, device="meta")
+            )
         ndim = max(ndim, x.dim())
         if not x.dim():
             raise Decline("zero-dimensional tensors cannot be concatenated")
@@ -40,7 +43,7 @@ def cat(tensors, dim=0):
     some = [x for x in tensors if x.dim() == ndim] if ndim > 1 else tensors
     if any(x.dim() != ndim and (x.dim() != 1 or x.numel()) for x in tensors):
         raise Decline("tensors have different numbers of dimensions")
-    dim = _dim(dim, ndim)
+    dim = check_dim(dim, ndim)
     rest = (*some[0].shape[:dim], *some[0].shape[dim + 1 :])
     if any((*x.shape[:dim], *x.shape[dim + 1 :]) != rest for x in some):
         raise Decline("sizes must match except along dim")
@@ -55,7 +58,7 @@ def cat_strided(tensors, dim=0):
     """`cat`, which keeps the channels-last format when all its inputs have it."""
     try:
         if tensors[0].dim() in (4, 5) and not tensors[0].is_contiguous():
-            out = _cat_channels_last(tensors, _dim(dim, tensors[0].dim()))
+            out = _cat_channels_last(tensors, check_dim(dim, tensors[0].dim()))
             if out is not None:
                 return out
         return wrap(cat(tensors, dim))
@@ -73,7 +76,7 @@ def _cat_channels_last(tensors, dim):
     return cat_strided([x.permute(perm) for x in tensors], perm.index(dim)).permute((0, ndim - 1, *range(1, ndim - 1)))
 
 
-# ------------------------------------------------------------------------------------- a part of a tensor, and its gradient
+# --------------------------------------------------------------------------------- a part of a tensor, and its gradient
 
 
 def _replaced(x, dim, start, stop, v):
@@ -98,7 +101,7 @@ def _select_range(size, index):
 
 @kernel("select_backward")
 def select_backward(grad, sizes, dim, index):
-    dim = _dim(dim, len(sizes))
+    dim = check_dim(dim, len(sizes))
     if not grad.numel():
         return constant(0, grad.dtype, tuple(sizes))
     index = _select_range(sizes[dim], index)
@@ -107,7 +110,7 @@ def select_backward(grad, sizes, dim, index):
 
 @kernel("select_scatter", layout=True)
 def select_scatter(x, src, dim, index):
-    dim = _dim(dim, x.dim())
+    dim = check_dim(dim, x.dim())
     if src.dtype is not x.dtype or tuple(src.shape) != (*x.shape[:dim], *x.shape[dim + 1 :]):
         raise Decline("src does not fit")
     index = _select_range(x.size(dim), index)
@@ -124,7 +127,7 @@ def _slice(size, start, end, step):
 
 @kernel("slice_backward")
 def slice_backward(grad, sizes, dim, start, end, step):
-    dim, shape = _dim(dim, len(sizes)), tuple(sizes)
+    dim, shape = check_dim(dim, len(sizes)), tuple(sizes)
     if not grad.numel():
         return constant(0, grad.dtype, shape)
     start, n = _slice(sizes[dim], start, end, step)
@@ -135,13 +138,17 @@ def slice_backward(grad, sizes, dim, start, end, step):
 
 @kernel("slice_scatter", layout=True)
 def slice_scatter(x, src, dim=0, start=None, end=None, step=1):
-    dim = _dim(dim, x.dim())
+    dim = check_dim(dim, x.dim())
     start, n = _slice(x.size(dim), start, end, step)
     if src.dtype is not x.dtype or tuple(src.shape) != (*x.shape[:dim], n, *x.shape[dim + 1 :]):
         raise Decline("src does not fit")
     if not src.numel():
         return read(x)
-    return _replaced(x, dim, start, start + n, read(src)) if step == 1 else _strided(read(x), dim, start, n, step, read(src))
+    return (
+        _replaced(x, dim, start, start + n, read(src))
+        if step == 1
+        else _strided(read(x), dim, start, n, step, read(src))
+    )
 
 
 @kernel("diagonal_scatter", layout=True)
@@ -165,7 +172,7 @@ def as_strided_scatter(x, src, size, stride, storage_offset=None):
 
 def _strided(v, dim, start, n, step, s):
     index = ms.Tensor.from_numpy(np.arange(start, start + n * step, step, dtype=np.int64))
-    return _rows(_UPDATE, v, dim, index, s)
+    return on_rows(_UPDATE, v, dim, index, s)
 
 
 # ------------------------------------------------------------------------------------------------------------ repeating
@@ -216,7 +223,7 @@ def roll(x, shifts, dims=()):
     if len(shifts) != len(dims) or not dims:
         raise Decline("one shift for each dim")
     for shift, dim in zip(shifts, dims):
-        dim = _dim(dim, x.dim())
+        dim = check_dim(dim, x.dim())
         n = x.size(dim) if x.dim() else 1
         k = shift % n if n else 0
         if k:
@@ -233,7 +240,7 @@ def _slice_of(flat, start, n):
 
 @kernel("flip", layout=True)
 def flip(x, dims):
-    dims = tuple(sorted(_dim(d, x.dim()) for d in dims))
+    dims = tuple(sorted(check_dim(d, x.dim()) for d in dims))
     if len(set(dims)) != len(dims):
         raise Decline("dims must differ")
     v = read(x)
@@ -247,7 +254,7 @@ def _with_list(dims):
     return _CACHE[key]
 
 
-# ---------------------------------------------------------------------------------------------------------- triangles
+# ------------------------------------------------------------------------------------------------------------ triangles
 
 
 def _triangle(name, primitive):

@@ -9,7 +9,7 @@ import torch
 from .. import fallback
 from ..registry import Decline, aten, kernel, raw
 from ..storage import broadcast, cast, constant, host, ms, read, wrap, wrap_strided
-from .index import _dim, values_of
+from .index import check_dim, values_of, widened
 
 P = ms.ops
 _SORT, _SEARCH = {}, {}  # (axis, descending) and right -> instance
@@ -50,12 +50,12 @@ def _sorted(v, axis, descending, nan):
 
 @kernel("sort.stable")
 def sort_stable(x, *, stable=None, dim=-1, descending=False):
-    dim = _dim(dim, x.dim())
+    dim = check_dim(dim, x.dim())
     if not x.numel() or x.dim() == 0:
         return read(x), constant(0, torch.int64, tuple(x.shape))
     work = _WORK.get(x.dtype, x.dtype)
     values, index = _sorted(cast(read(x), work), dim, descending, has_nan(x))
-    return cast(values, x.dtype), cast(index, torch.int64)
+    return cast(values, x.dtype), widened(index)
 
 
 @raw("sort.stable")
@@ -73,7 +73,7 @@ def sort_strided(x, *, stable=None, dim=-1, descending=False):
 
 @kernel("topk")
 def topk(x, k, dim=-1, largest=True, sorted=True):
-    dim = _dim(dim, x.dim())
+    dim = check_dim(dim, x.dim())
     if not 0 <= k <= (x.size(dim) if x.dim() else 1):
         raise Decline("selected index k out of range")
     if x.dim() == 0:
@@ -91,12 +91,12 @@ def topk(x, k, dim=-1, largest=True, sorted=True):
         perm = (*(d for d in range(x.dim()) if d != dim), dim)
         back = tuple(perm.index(d) for d in range(x.dim()))
         values, index = (_TRANSPOSE(t, back) for t in _TOP_K(_TRANSPOSE(v, perm), k))
-    return cast(values, x.dtype), cast(index, torch.int64)
+    return cast(values, x.dtype), widened(index)
 
 
 @kernel("kthvalue")
 def kthvalue(x, k, dim=-1, keepdim=False):
-    dim = _dim(dim, x.dim())
+    dim = check_dim(dim, x.dim())
     n = x.size(dim) if x.dim() else 1
     if not 1 <= k <= n:
         raise Decline("selected number k out of range")
@@ -109,7 +109,47 @@ def kthvalue(x, k, dim=-1, keepdim=False):
     start = tuple(k - 1 if d == dim else 0 for d in range(x.dim()))
     values, index = _sorted(cast(read(x), _WORK.get(x.dtype, x.dtype)), dim, False, has_nan(x))
     values, index = (_RESHAPE(_SLICE(t, start, one), shape) for t in (values, index))
-    return cast(values, x.dtype), cast(index, torch.int64)
+    return cast(values, x.dtype), widened(index)
+
+
+def _median(x, dim, keepdim, skip_nan):
+    """(value, index) of the lower median along dim; without `skip_nan`, a nan is the median of its row."""
+    dim = check_dim(dim, x.dim())
+    if x.dim() == 0:
+        return read(x), constant(0, torch.int64)
+    if not x.numel() or x.dtype is torch.bool:
+        raise Decline("no median of nothing, or of bools")
+    n = x.size(dim)
+    if not has_nan(x):
+        return kthvalue(x, (n + 1) // 2, dim, keepdim)
+    one = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
+    values, index = _sorted(cast(read(x), _WORK.get(x.dtype, x.dtype)), dim, False, True)
+    count = (~host(x).isnan()).sum(dim, keepdim=True).numpy()  # a choice of position, read on the host like an index
+    at = np.maximum(count - 1, 0) // 2 if skip_nan else np.where(count < n, count, (n - 1) // 2)
+    at = ms.Tensor.from_numpy(np.ascontiguousarray(at.astype(np.int64)))
+    shape = one if keepdim else (*x.shape[:dim], *x.shape[dim + 1 :])
+    values, index = (_RESHAPE(_GATHER_D(t, dim, at), shape) for t in (values, index))
+    return cast(values, x.dtype), widened(index)
+
+
+@kernel("median.dim")
+def median_dim(x, dim, keepdim=False):
+    return _median(x, dim, keepdim, skip_nan=False)
+
+
+@kernel("nanmedian.dim")
+def nanmedian_dim(x, dim, keepdim=False):
+    return _median(x, dim, keepdim, skip_nan=True)
+
+
+@kernel("median")
+def median(x):
+    return _median(x.reshape(-1), 0, False, skip_nan=False)[0]
+
+
+@kernel("nanmedian")
+def nanmedian(x):
+    return _median(x.reshape(-1), 0, False, skip_nan=True)[0]
 
 
 # --------------------------------------------------------------------------------------------------------------- search
@@ -185,7 +225,7 @@ def _runs(v, axis=None):
     if axis not in _CONSECUTIVE:
         _CONSECUTIVE[axis] = P.UniqueConsecutive(True, True, axis)
     values, inverse, counts = _CONSECUTIVE[axis](v)
-    return values, cast(inverse, torch.int64), cast(counts, torch.int64)
+    return values, widened(inverse), widened(counts)
 
 
 def _asked(value, wanted):
@@ -216,7 +256,7 @@ def unique(x, sorted=True, return_inverse=False):
 def unique_consecutive(x, return_inverse=False, return_counts=False, dim=None):
     if not x.numel() or has_nan(x) or x.dim() == 0:
         raise Decline("nothing to compare, or nan")
-    axis = None if dim is None else _dim(dim, x.dim())
+    axis = None if dim is None else check_dim(dim, x.dim())
     v = cast(read(x), _WORK.get(x.dtype, x.dtype))
     if axis is None:
         v = _RESHAPE(v, (x.numel(),))
@@ -230,7 +270,7 @@ def unique_consecutive(x, return_inverse=False, return_counts=False, dim=None):
 def unique_dim(x, dim, sorted=True, return_inverse=False, return_counts=False):
     """The unique slices, put back along dim as a view, as torch does."""
     try:
-        dim = _dim(dim, x.dim())
+        dim = check_dim(dim, x.dim())
         values, *rest = map(wrap, _unique_slices(x, dim, return_inverse, return_counts))
     except Exception as error:
         return fallback.run(aten.unique_dim.default, (x, dim, sorted, return_inverse, return_counts), {}, error)
@@ -293,7 +333,10 @@ def histc(x, bins=100, min=0, max=0):
     v = _RESHAPE(read(x), (x.numel(),))
     low, high = constant(min, x.dtype), constant(max, x.dtype)
     inside = P.LogicalAnd()(P.GreaterEqual()(v, low), P.LessEqual()(v, high))
-    width = constant(torch.tensor(max, dtype=x.dtype, device="cpu").sub(torch.tensor(min, dtype=x.dtype, device="cpu")).item(), x.dtype)
+    width = constant(
+        torch.tensor(max, dtype=x.dtype, device="cpu").sub(torch.tensor(min, dtype=x.dtype, device="cpu")).item(),
+        x.dtype,
+    )
     position = _MUL(_DIV(_SUB(v, low), width), constant(bins, x.dtype))
     position = P.Minimum()(_FLOOR(position), constant(bins - 1, x.dtype))
     outside = broadcast(constant(-1, x.dtype), position.shape)  # UnsortedSegmentSum leaves negative segments out

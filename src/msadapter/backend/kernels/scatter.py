@@ -1,0 +1,147 @@
+"""Scattering along a dimension, with or without a reduction."""
+
+import math
+
+import numpy as np
+import torch
+
+from ..registry import Decline, kernel
+from ..storage import cast, constant, ms, read
+from .index import check_dim, index_of, moved, moved_back, same_dtype, values_of
+
+P = ms.ops
+_ADD, _MUL, _DIV, _FLOORDIV, _MAXIMUM = P.Add(), P.Mul(), P.Div(), P.FloorDiv(), P.Maximum()
+_RESHAPE, _UPDATE, _UPDATE_ADD = P.Reshape(), P.TensorScatterUpdate(), P.TensorScatterAdd()
+_ELEMENTS = {}  # (axis, reduction) -> TensorScatterElements
+_REDUCTION = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min", "mean": "add"}
+_FLAT_REDUCE = {"mul": P.TensorScatterMul(), "max": P.TensorScatterMax(), "min": P.TensorScatterMin()}
+
+
+def elements(axis, reduction="none"):
+    key = axis, reduction
+    if key not in _ELEMENTS:
+        _ELEMENTS[key] = P.TensorScatterElements(axis, reduction)
+    return _ELEMENTS[key]
+
+
+@kernel("scatter.src")
+def scatter_src(x, dim, index, src):
+    return _scatter(x, dim, index, src, "none")
+
+
+@kernel("scatter.value")
+def scatter_value(x, dim, index, value):
+    return _scatter(x, dim, index, value, "none")
+
+
+@kernel("scatter_add")
+def scatter_add(x, dim, index, src):
+    return _scatter(x, dim, index, src, "add")
+
+
+@kernel("scatter.reduce")
+def scatter_reduce_src(x, dim, index, src, *, reduce):
+    return _scatter(x, dim, index, src, _REDUCTION[reduce])
+
+
+@kernel("scatter.value_reduce")
+def scatter_reduce_value(x, dim, index, value, *, reduce):
+    return _scatter(x, dim, index, value, _REDUCTION[reduce])
+
+
+def _scatter(x, dim, index, src, reduction):
+    """x with src (a tensor or a number) put at index along dim; out of range indices decline."""
+    dim = check_dim(dim, x.dim())
+    tensor = isinstance(src, torch.Tensor)
+    if not index.numel():
+        if tensor and src.dtype is not x.dtype:
+            raise Decline("dtypes differ")
+        return read(x)
+    if index.dtype is not torch.int64 or max(x.dim(), 1) != max(index.dim(), 1):
+        raise Decline("index must be int64 and have the input's dimensions")
+    if any(n > m for d, (n, m) in enumerate(zip(index.shape, x.shape)) if d != dim):
+        raise Decline("index is larger than input")
+    if tensor:
+        same_dtype(x, src)
+        if max(src.dim(), 1) != max(index.dim(), 1) or any(n > m for n, m in zip(index.shape, src.shape)):
+            raise Decline("index is larger than src")
+        if tuple(src.shape) != tuple(index.shape) and index.dim() and src.dim():
+            src = src[tuple(slice(n) for n in index.shape)]
+        s = read(src)
+    elif isinstance(src, complex) and not x.dtype.is_complex:
+        raise Decline("a complex value does not fit")
+    else:
+        s = constant(src, x.dtype, tuple(index.shape))
+    i, v = index_of(index, x.size(dim) if x.dim() else 1), read(x)
+    if x.dtype is torch.bfloat16 and reduction != "none":
+        return cast(_elements(cast(v, torch.float32), dim, i, cast(s, torch.float32), reduction, index), torch.bfloat16)
+    return moved_back(_elements(moved(v), dim, i, moved(s), reduction, index), v)
+
+
+def _elements(v, dim, i, s, reduction, index=None):
+    shape = v.shape
+    if v.ndim == 0 or i.ndim == 0:
+        v, i, s, dim = _RESHAPE(v, (-1,)), _RESHAPE(i, (-1,)), _RESHAPE(s, (-1,)), 0
+    if v.dtype in (ms.complex64, ms.complex128):
+        return _RESHAPE(_flat(v, dim, i, s, _UPDATE if reduction == "none" else _UPDATE_ADD), shape)
+    if reduction in _FLAT_REDUCE:
+        return _RESHAPE(_flat(v, dim, i, s, _FLAT_REDUCE[reduction]), shape)
+    if reduction == "add" and dim == 0 and v.ndim > 1 and v.dtype != ms.bool_ and v.shape[1:] == i.shape[1:]:
+        if index is not None and not any(index.stride()[1:]):  # an expanded vector, as graph networks make: whole rows
+            return _UPDATE_ADD(v, _RESHAPE(read(index[(slice(None), *[0] * (v.ndim - 1))]), (-1, 1)), s)
+    return _RESHAPE(elements(dim, reduction)(v, i, s), shape)
+
+
+def _flat(v, dim, i, s, scatter):
+    """The same by one linear index, for what TensorScatterElements lacks."""
+    return scatter(_RESHAPE(v, (-1,)), _RESHAPE(_linear(v.shape, dim, i), (-1, 1)), _RESHAPE(s, (-1,)))
+
+
+def _linear(shape, dim, i):
+    """Row-major position in `shape` of element i along dim; the part that the shape alone decides is a constant."""
+    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    base = np.zeros(i.shape, np.int64)
+    for d, n in enumerate(i.shape):
+        if d != dim:
+            base += (np.arange(n) * strides[d]).reshape([-1 if k == d else 1 for k in range(i.ndim)])
+    return _ADD(_MUL(i, constant(strides[dim], torch.int64)), ms.Tensor.from_numpy(base))
+
+
+@kernel("scatter_reduce.two")
+def scatter_reduce(x, dim, index, src, reduce, *, include_self=True):
+    dim = check_dim(dim, x.dim())
+    if not index.numel() or reduce not in ("sum", "prod", "mean", "amax", "amin"):
+        return _scatter(x, dim, index, src, "none")
+    same_dtype(x, src)
+    if x.dtype in (torch.bool, torch.float16, torch.bfloat16) or x.dtype.is_complex:
+        raise Decline(f"scatter_reduce of {x.dtype}")
+    if not include_self:
+        x = torch.scatter(x, dim, index, _identity(reduce, x.dtype))
+    if (
+        reduce in ("amax", "amin")
+        and x.dtype.is_floating_point
+        and bool(np.isnan(values_of(src)).any() or np.isnan(values_of(x)).any())
+    ):
+        raise Decline("TensorScatterMax loses nan")
+    total = _scatter(x, dim, index, src, _REDUCTION[reduce])
+    if reduce != "mean":
+        return total
+    dtype = x.dtype
+    count = constant(1 if include_self else 0, dtype, tuple(x.shape))
+    ones = constant(1, dtype, tuple(index.shape))
+    count = _elements(count, dim, read(index), ones, "add")
+    if not include_self:
+        count = P.Maximum()(count, constant(1, dtype))
+    return _DIV(total, count) if dtype.is_floating_point else _FLOORDIV(total, count)
+
+
+def _identity(reduce, dtype):
+    if reduce in ("sum", "mean"):
+        return 0
+    if reduce == "prod":
+        return 1
+    sign = -1 if reduce == "amax" else 1
+    if dtype.is_floating_point:
+        return sign * math.inf
+    info = torch.iinfo(dtype)
+    return info.min if sign < 0 else info.max
