@@ -4,6 +4,9 @@
 functions that are ours: the fallback counts and the settings.
 """
 
+import os as _os
+import sys as _sys
+
 
 def _autoload():
     """Called at the end of `import torch` (entry point group `torch.backends`)."""
@@ -12,8 +15,26 @@ def _autoload():
     device.register()
 
 
+def enable(*, cuda_alias: bool) -> None:
+    """Route the device names 'cuda' and 'npu' to `mindspore` in this process, as `msadapter run` does.
+
+    Call it before the script asks `torch.cuda.is_available()`. It cannot be undone: `cuda_alias=False` changes nothing.
+    """
+    if cuda_alias:
+        from .backend import cuda_alias as alias
+
+        alias.enable()
+
+
+try:
+    from .config import config, set_config
+except ValueError as _error:  # a wrong MSADAPTER_* variable
+    if _os.path.basename(_sys.argv[0] if _sys.argv else "") != "msadapter" and "msadapter" not in _sys.orig_argv[1:3]:
+        raise
+    print(f"msadapter: {_error}", file=_sys.stderr)  # the command line answers with a message, not a traceback
+    raise SystemExit(2) from None
+
 from .backend.counters import fallbacks, reset_fallbacks  # noqa: E402
-from .config import config, set_config  # noqa: E402
 
 try:
     import torch as _torch  # noqa: F401  (its autoload may call _autoload, which must exist by now)
@@ -24,4 +45,4 @@ else:
     _autoload()
 
 __version__ = "0.1.0"
-__all__ = ["config", "fallbacks", "reset_fallbacks", "set_config"]
+__all__ = ["config", "enable", "fallbacks", "reset_fallbacks", "set_config"]
