@@ -115,4 +115,5 @@ def test_sliding_windows(case, dtype):
     x = torch.randn(2, 3, 6, 8, dtype=dtype)
     check(lambda x: F.unfold(x, *case), x, **CLOSE)
     check(lambda x: F.unfold(x[0], *case), x, **CLOSE)
+    check(lambda x: F.unfold(x, *case), x[:0])
     check(lambda x: F.fold(x, (6, 8), *case), F.unfold(x, *case), **CLOSE)

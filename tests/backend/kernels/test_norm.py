@@ -11,6 +11,7 @@ MODULES = [
     (lambda: nn.BatchNorm2d(6, affine=False, momentum=None), (4, 6, 5, 5)),
     (lambda: nn.BatchNorm2d(6, track_running_stats=False, eps=1e-3), (4, 6, 5, 5)),
     (lambda: nn.BatchNorm1d(6, momentum=0.3), (8, 6)),
+    (lambda: nn.BatchNorm1d(6, momentum=0.0), (8, 6)),
     (lambda: nn.BatchNorm1d(6), (8, 6, 5)),
     (lambda: nn.BatchNorm3d(3), (2, 3, 4, 5, 6)),
     (lambda: nn.InstanceNorm2d(6), (4, 6, 5, 5)),
@@ -22,9 +23,11 @@ MODULES = [
     (lambda: nn.LayerNorm(256), (512, 256)),
     (lambda: nn.LayerNorm(256, elementwise_affine=False), (512, 256)),
     (lambda: nn.LayerNorm(7), (0, 7)),
+    (lambda: nn.LayerNorm(7, eps=0.0), (4, 7)),
     (lambda: nn.GroupNorm(3, 6), (2, 6, 4, 5)),
     (lambda: nn.GroupNorm(1, 6, affine=False), (2, 6, 4)),
     (lambda: nn.GroupNorm(3, 6), (4, 6)),
+    (lambda: nn.GroupNorm(3, 6), (0, 6, 4)),
 ]
 
 

@@ -25,6 +25,7 @@ AVERAGE = [
     (F.avg_pool2d, (2, 3, 7, 8), {"kernel_size": 3, "stride": 2, "padding": 1, "count_include_pad": False}),
     (F.avg_pool2d, (2, 3, 7, 8), {"kernel_size": (2, 3), "stride": 3, "padding": 1, "ceil_mode": True}),
     (F.avg_pool2d, (3, 7, 8), {"kernel_size": 3, "padding": (1, 0), "divisor_override": 5}),
+    (F.avg_pool2d, (3, 7, 8), {"kernel_size": 3, "padding": 1, "divisor_override": 2, "count_include_pad": False}),
     (F.avg_pool2d, (0, 3, 7, 8), {"kernel_size": 3}),
     (F.avg_pool1d, (2, 3, 9), {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}),
     (F.avg_pool1d, (3, 9), {"kernel_size": 3}),

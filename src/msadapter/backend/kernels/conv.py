@@ -171,26 +171,31 @@ def _windows(size, kernel_size, dilation, padding, stride):
 
 @kernel("im2col")
 def im2col(x, kernel_size, dilation, padding, stride):
-    if x.dim() not in (3, 4) or 0 in x.shape:
+    if x.dim() not in (3, 4) or 0 in x.shape[-3:]:
         raise Decline("not an image")
     kernel_size, dilation, padding, stride = map(tuple, (kernel_size, dilation, padding, stride))
     count = _windows(x.shape[-2:], kernel_size, dilation, padding, stride)
     if min(count) < 1:
         raise Decline("no window")
+    shape = (*x.shape[:-3], x.shape[-3] * math.prod(kernel_size), math.prod(count))
+    if not x.numel():
+        return constant(0, x.dtype, shape)
     v = cast(read(x), torch.float32) if x.dtype in HALF else read(x)
     v = _IM2COL(kernel_size, stride, dilation, padding)(_RESHAPE(v, (-1, *x.shape[-3:])))
-    rows = x.shape[-3] * math.prod(kernel_size)
-    return _result(v, (*x.shape[:-3], rows, math.prod(count)), x.dtype)
+    return _result(v, shape, x.dtype)
 
 
 @kernel("col2im")
 def col2im(x, output_size, kernel_size, dilation, padding, stride):
     kernel_size, dilation, padding, stride = map(tuple, (kernel_size, dilation, padding, stride))
     count, area = _windows(output_size, kernel_size, dilation, padding, stride), math.prod(kernel_size)
-    if x.dim() not in (2, 3) or 0 in x.shape or x.shape[-1] != math.prod(count) or x.shape[-2] % area or min(count) < 1:
+    if x.dim() not in (2, 3) or x.shape[-1] != math.prod(count) or x.shape[-2] % area or min(count) < 1:
         raise Decline("mismatched windows")
-    v = cast(read(x), torch.float32) if x.dtype in HALF else read(x)
     channels = x.shape[-2] // area
+    shape = (*x.shape[:-2], channels, *output_size)
+    if not x.numel():
+        return constant(0, x.dtype, shape)
+    v = cast(read(x), torch.float32) if x.dtype in HALF else read(x)
     v = _RESHAPE(v, (-1, channels, area, x.shape[-1]))
     v = _COL2IM(kernel_size, dilation, padding, stride)(v, ms.Tensor(list(output_size), ms.int32))
-    return _result(v, (*x.shape[:-2], channels, *output_size), x.dtype)
+    return _result(v, shape, x.dtype)

@@ -72,7 +72,7 @@ def _variance(rstd, n):
 
 
 def _decomposed(op, *args):
-    """What torch makes of the op, for float64, which BatchNorm lacks."""
+    """What torch makes of the op, for what BatchNorm lacks: float64, unusual epsilons and momentums."""
     return tuple(None if y is None else read(y) for y in decomposition_table[op](*args))
 
 
@@ -95,10 +95,11 @@ def _image(shape):
 @kernel("native_batch_norm", "_native_batch_norm_legit")
 def batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps):
     dtype = _statistics_dtype(x, weight, bias, running_mean, running_var)
-    if x.dtype is torch.float64:
-        return _decomposed(
+    if x.dtype is torch.float64 or not 0 < eps <= 1 or (training and not 0 < momentum <= 1):
+        y, *statistics = _decomposed(
             aten.native_batch_norm.default, x, weight, bias, running_mean, running_var, training, momentum, eps
         )
+        return y, *(cast(s, dtype) if training else constant(0, dtype, (0,)) for s in statistics)
     if x.dim() < 2 or not x.numel() or (training and x.numel() == x.shape[1]):
         raise Decline("too few values")
     n, shape = x.shape[1], _image(x.shape)
@@ -135,7 +136,7 @@ def batch_norm_with_update(x, weight, bias, running_mean, running_var, momentum,
 
 @kernel("native_batch_norm_backward")
 def batch_norm_backward(grad, x, weight, running_mean, running_var, save_mean, save_invstd, training, eps, mask):
-    if x.dtype is torch.float64:
+    if x.dtype is torch.float64 or not 0 < eps <= 1:
         return _decomposed(
             aten.native_batch_norm_backward.default,
             grad, x, weight, running_mean, running_var, save_mean, save_invstd, training, eps, mask,
@@ -176,8 +177,9 @@ _LARGE = 1 << 16  # elements from which a composition beats LayerNormGrad, which
 @kernel("native_layer_norm")
 def layer_norm(x, normalized_shape, weight, bias, eps):
     dtype = _statistics_dtype(x, weight, bias)
-    if x.dtype is torch.float64:
-        return _decomposed(aten.native_layer_norm.default, x, normalized_shape, weight, bias, eps)
+    if x.dtype is torch.float64 or not 0 < eps <= 1:
+        y, *statistics = _decomposed(aten.native_layer_norm.default, x, normalized_shape, weight, bias, eps)
+        return y, *(cast(s, dtype) for s in statistics)
     m, n = _matrix(x, normalized_shape, weight, bias)
     statistics = (*x.shape[: x.dim() - len(normalized_shape)], *(1,) * len(normalized_shape))
     if not x.numel():
@@ -231,11 +233,12 @@ def layer_norm_backward(grad, x, normalized_shape, mean, rstd, weight, bias, mas
 @kernel("native_group_norm")
 def group_norm(x, weight, bias, n, channels, pixels, groups, eps):
     dtype = _statistics_dtype(x, weight, bias)
-    if x.dtype not in HALF and x.dtype is not torch.float32:
-        return _decomposed(aten.native_group_norm.default, x, weight, bias, n, channels, pixels, groups, eps)
-    if not x.numel():
-        raise Decline("empty")
+    if x.dtype is torch.float64 or not 0 < eps <= 1:
+        y, *statistics = _decomposed(aten.native_group_norm.default, x, weight, bias, n, channels, pixels, groups, eps)
+        return y, *(cast(s, dtype) for s in statistics)
     m = n * groups
+    if not x.numel():
+        return constant(0, x.dtype, tuple(x.shape)), *(constant(0, dtype, (n, groups)) for _ in (0, 1))
     rows = _value(x, (1, m, channels // groups * pixels))
     y, _, _, mean, variance = _norm(True, eps)(rows, _full(1, m), _full(0, m), _scratch(m), _scratch(m))
     if weight is not None or bias is not None:
@@ -247,12 +250,16 @@ def group_norm(x, weight, bias, n, channels, pixels, groups, eps):
 
 @kernel("native_group_norm_backward")
 def group_norm_backward(grad, x, mean, rstd, weight, n, channels, pixels, groups, mask):
-    if x.dtype not in HALF and x.dtype is not torch.float32:
+    if x.dtype is torch.float64:
         return _decomposed(
             aten.native_group_norm_backward.default, grad, x, mean, rstd, weight, n, channels, pixels, groups, mask
         )
-    if not x.numel() or grad.shape != x.shape:
+    if grad.shape != x.shape:
         raise Decline("mismatched gradient")
+    if not x.numel():
+        return tuple(
+            constant(0, x.dtype, s) if need else None for s, need in zip((x.shape, (channels,), (channels,)), mask)
+        )
     m, image = n * groups, (n, channels, pixels)
     v, dy, mean, variance = _value(x, image), _value(grad, image), _value(mean, (m,)), _variance(rstd, m)
     dx, dw, db = dy, None, None

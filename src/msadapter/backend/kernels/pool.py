@@ -91,6 +91,8 @@ def _ordered(v):
 @kernel("max_pool2d_with_indices")
 def max_pool2d(x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False, rank=2):
     k, s, p, d, shape = _window(x, rank, kernel_size, stride, padding, dilation, ceil_mode)
+    if rank == 3 and not x.is_floating_point():
+        raise Decline("MaxPool3DWithArgmax pads integers with 0")
     return _max_pool(x, rank, _primitive(_MAX[rank], k, s, p, d, ceil_mode), shape)
 
 
@@ -145,7 +147,8 @@ def _average(x, rank, kernel_size, stride, padding, ceil_mode, count_include_pad
     pads = tuple(v for v in zero + p for _ in (0, 1))
     mode = () if grad else ("pad",)
     make = _grad_ops.AvgPool3DGrad if grad else P.AvgPool3D
-    options = (one + k, one + s, *mode, pads, ceil_mode, count_include_pad, divisor or 0)
+    # AvgPool3DGrad forgets a divisor where the padding does not count.
+    options = (one + k, one + s, *mode, pads, ceil_mode, count_include_pad or bool(divisor), divisor or 0)
     return _primitive(make, *options), shape
 
 

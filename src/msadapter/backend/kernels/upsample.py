@@ -13,7 +13,7 @@ from torch._decomp import decomposition_table
 
 from ..registry import Decline, aten, kernel
 from ..storage import cast, constant, ms, read
-from .pad import along, computed, indicator, take
+from .pad import HALF, along, computed, indicator, take
 
 P = ms.ops
 _RESHAPE = P.Reshape()
@@ -185,7 +185,7 @@ _MODES, _PADDINGS = ("bilinear", "nearest"), ("zeros", "border", "reflection")
 
 
 def _grid_options(x, grid, interpolation_mode, padding_mode, align_corners):
-    if x.dtype not in (torch.float32, torch.float64) or grid.dtype is not x.dtype or 0 in x.shape or 0 in grid.shape:
+    if x.dtype not in _FLOATS or grid.dtype is not x.dtype or 0 in x.shape or 0 in grid.shape:
         raise Decline("no grid sampling of this")
     if grid.shape[0] != x.shape[0] or grid.shape[-1] != x.dim() - 2 or interpolation_mode not in (0, 1):
         raise Decline("mismatched grid")
@@ -194,28 +194,31 @@ def _grid_options(x, grid, interpolation_mode, padding_mode, align_corners):
 
 @kernel("grid_sampler_2d")
 def grid_sampler(x, grid, interpolation_mode, padding_mode, align_corners):
-    if interpolation_mode == 2:
+    dtype = x.dtype
+    if interpolation_mode == 2 and grid.dtype is dtype:
         decomposed = decomposition_table[aten.grid_sampler_2d.default]
-        return read(decomposed(x, grid, interpolation_mode, padding_mode, align_corners))
+        if x.dtype in HALF:
+            x, grid = x.float(), grid.float()
+        return cast(read(decomposed(x, grid, interpolation_mode, padding_mode, align_corners)), dtype)
     options = _grid_options(x, grid, interpolation_mode, padding_mode, align_corners)
-    return _primitive(P.GridSampler2D, *options)(read(x), read(grid))
+    return cast(_primitive(P.GridSampler2D, *options)(computed(x), computed(grid)), dtype)
 
 
 @kernel("grid_sampler_2d_backward")
 def grid_sampler_backward(grad, x, grid, interpolation_mode, padding_mode, align_corners, output_mask):
     options = _grid_options(x, grid, interpolation_mode, padding_mode, align_corners)
-    grads = _primitive(_grad_ops.GridSampler2DGrad, *options)(read(grad), read(x), read(grid))
-    return tuple(g if need else None for g, need in zip(grads, output_mask))
+    grads = _primitive(_grad_ops.GridSampler2DGrad, *options)(computed(grad), computed(x), computed(grid))
+    return tuple(cast(g, x.dtype) if need else None for g, need in zip(grads, output_mask))
 
 
 @kernel("grid_sampler_3d")
 def grid_sampler_3d(x, grid, interpolation_mode, padding_mode, align_corners):
     options = _grid_options(x, grid, interpolation_mode, padding_mode, align_corners)
-    return _primitive(P.GridSampler3D, *options)(read(x), read(grid))
+    return cast(_primitive(P.GridSampler3D, *options)(computed(x), computed(grid)), x.dtype)
 
 
 @kernel("grid_sampler_3d_backward")
 def grid_sampler_3d_backward(grad, x, grid, interpolation_mode, padding_mode, align_corners, output_mask):
     options = _grid_options(x, grid, interpolation_mode, padding_mode, align_corners)
-    grads = _primitive(_grad_ops.GridSampler3DGrad, *options)(read(grad), read(x), read(grid))
-    return tuple(g if need else None for g, need in zip(grads, output_mask))
+    grads = _primitive(_grad_ops.GridSampler3DGrad, *options)(computed(grad), computed(x), computed(grid))
+    return tuple(cast(g, x.dtype) if need else None for g, need in zip(grads, output_mask))
