@@ -86,8 +86,8 @@ class TrainForwardBackward(nn.Cell):
 
     def __init__(self, network, optimizer, grad_sum, sens=1.0, check_overflow=False):
         super().__init__(auto_prefix=False)
-        _expect_cell("TrainForwardBackward", "network", network)
-        _expect_optimizer("TrainForwardBackward", optimizer)
+        expect_cell("TrainForwardBackward", "network", network)
+        expect_optimizer("TrainForwardBackward", optimizer)
         self.grad_sum = check_grad_sum("TrainForwardBackward", grad_sum, optimizer)
         self.totals = window_totals(self.grad_sum)
         self.sens = sens if isinstance(sens, Parameter) else check_sens("TrainForwardBackward", sens)
@@ -129,7 +129,7 @@ class TrainOptim(nn.Cell):
 
     def __init__(self, optimizer, grad_sum, gradients_mean=True):
         super().__init__(auto_prefix=False)
-        _expect_optimizer("TrainOptim", optimizer)
+        expect_optimizer("TrainOptim", optimizer)
         self.optimizer = optimizer
         self.window_mean = WindowMean(optimizer, check_grad_sum("TrainOptim", grad_sum, optimizer), gradients_mean)
 
@@ -138,7 +138,7 @@ class TrainOptim(nn.Cell):
         return self.optimizer(grads)
 
     def __call__(self):
-        if float(self.window_mean.totals[WEIGHT].asnumpy()) == 0:
+        if self.window_mean.totals.asnumpy()[WEIGHT] == 0:
             raise RuntimeError(
                 "TrainOptim: expected gradients in grad_sum; received an empty window. Call TrainForwardBackward, "
                 "made with the same grad_sum, before the update."
@@ -179,8 +179,8 @@ class GradientAccumulation:
     """
 
     def __init__(self, network, loss_fn, optimizer, metrics=None, weight=None):
-        _expect_cell("GradientAccumulation", "network", network)
-        _expect_optimizer("GradientAccumulation", optimizer)
+        expect_cell("GradientAccumulation", "network", network)
+        expect_optimizer("GradientAccumulation", optimizer)
         self._network, self._loss_fn, self._optimizer, self._weight = network, loss_fn, optimizer, weight
         self._metrics = metrics
         grad_sum = gradient_sums(optimizer, "grad_sum")
@@ -209,6 +209,8 @@ class GradientAccumulation:
                 "GradientAccumulation(network, loss_fn, optimizer, metrics={'accuracy'})."
             )
         same_start(self._network, self._optimizer, batches)
+        empty_window(self._train_forward_backward.grad_sum)
+        batch_weight = BatchWeight(self._weight, self._train_forward_backward)
         helper = DatasetHelper(dataset, dataset_sink_mode=False, epoch_num=epochs - initial_epoch)
         parameters = callback_parameters(
             CheckpointView(self._network, self._optimizer), self._network, self._loss_fn, self._optimizer,
@@ -222,7 +224,7 @@ class GradientAccumulation:
                 parameters.cur_epoch_num = epoch
                 listeners.on_train_epoch_begin(context)
                 self._train_forward_backward.set_train()
-                for step, loss in self._epoch(helper, mini_steps, listeners, context, parameters):
+                for step, loss in self._epoch(helper, mini_steps, batch_weight, listeners, context, parameters):
                     losses.append(loss)
                     if per_print_times and step % per_print_times == 0:
                         print(f"epoch: {epoch} step: {step}, loss is {loss}", flush=True)
@@ -250,15 +252,14 @@ class GradientAccumulation:
         self._network.set_train()
         return result
 
-    def _epoch(self, helper, mini_steps, listeners, context, parameters) -> Iterator[tuple[int, float]]:
+    def _epoch(self, helper, mini_steps, batch_weight, listeners, context, parameters):
         """Runs one epoch; yields (number of the update in the epoch, mean loss) after each update."""
         for batch, starts, ends in micro_batches(helper, mini_steps):
             parameters.train_dataset_element = batch
             if starts:
                 parameters.cur_step_num += 1
                 listeners.on_train_step_begin(context)
-            if self._weight is not None:
-                self._train_forward_backward.set_weight(self._weight(*batch))
+            batch_weight.set(batch, starts)
             self._train_forward_backward(*batch)
             if not ends:
                 continue
@@ -372,6 +373,39 @@ def gradient_sums(optimizer, prefix: str) -> ParameterTuple:
         )
         for p in optimizer.parameters
     )
+
+
+def empty_window(grad_sum) -> None:
+    """Forgets a window that an exception left open."""
+    for total in (*grad_sum, window_totals(grad_sum)):
+        total.set_data(Tensor(np.zeros(total.shape, np.float32)).astype(total.dtype))
+
+
+class BatchWeight:
+    """Gives each micro-batch its weight; warns, once, of micro-batches of unequal size that count alike."""
+
+    def __init__(self, function, forward_backward):
+        self.function, self.forward_backward = function, forward_backward
+        self.sizes: set[int] = set()  # the numbers of samples of the window's micro-batches
+        self.warned = False
+        forward_backward.set_weight(1)
+
+    def set(self, batch: tuple, starts: bool) -> None:
+        if self.function is not None:
+            weight = self.function(*batch)
+            self.forward_backward.set_weight(weight.asnumpy().item() if isinstance(weight, Tensor) else weight)
+            return
+        if starts:
+            self.sizes.clear()
+        self.sizes.update(t.shape[0] for t in batch[-1:] if isinstance(t, Tensor) and t.ndim)
+        if len(self.sizes) > 1 and not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"Micro-batches of {sorted(self.sizes)} samples count alike in one window, so that its gradient is not "
+                "that of one full batch: pass weight=samples (from msadapter.train), or batch with "
+                "drop_remainder=True.",
+                stacklevel=4,
+            )
 
 
 def micro_batches(batches: Iterable, window: int) -> Iterator[tuple[tuple, bool, bool]]:
@@ -511,7 +545,7 @@ def _shapes(tensors) -> list:
     return [tuple(t.shape) for t in tensors]
 
 
-def _expect_cell(where: str, name: str, value) -> None:
+def expect_cell(where: str, name: str, value) -> None:
     if not isinstance(value, nn.Cell):
         raise TypeError(
             f"{where}: expected {name} to be a mindspore.nn.Cell; received {type(value).__name__}. PyTorch modules are "
@@ -519,7 +553,7 @@ def _expect_cell(where: str, name: str, value) -> None:
         )
 
 
-def _expect_optimizer(where: str, optimizer) -> None:
+def expect_optimizer(where: str, optimizer) -> None:
     if not isinstance(optimizer, nn.Optimizer):
         raise TypeError(
             f"{where}: expected a mindspore.nn optimizer; received {type(optimizer).__name__}. Make one such as "

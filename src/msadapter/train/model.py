@@ -50,8 +50,8 @@ class TrainAccuStepsCell(nn.Cell):
     def __init__(self, network, optimizer, sens=1.0, grad_accumulation_step=None, gradients_mean=True):
         super().__init__(auto_prefix=False)
         name = type(self).__name__
-        cells._expect_cell(name, "network", network)
-        cells._expect_optimizer(name, optimizer)
+        cells.expect_cell(name, "network", network)
+        cells.expect_optimizer(name, optimizer)
         self.network, self.optimizer = network, optimizer
         self.grad_accumulation_step = accumulation_steps(name, grad_accumulation_step)
         self.accu_grads = cells.gradient_sums(optimizer, "accu_grads")
@@ -198,8 +198,8 @@ class Model_ACCU(Model):  # noqa: N801  (the name that MindSpore's tutorials use
         weight=None,
         loss_scale_manager=None,
     ):
-        cells._expect_cell("Model_ACCU", "network", network)
-        cells._expect_optimizer("Model_ACCU", optimizer)
+        cells.expect_cell("Model_ACCU", "network", network)
+        cells.expect_optimizer("Model_ACCU", optimizer)
         if amp_level not in _AMP_LEVELS:
             raise ValueError(f"Model_ACCU: expected amp_level to be one of {_AMP_LEVELS}; received {amp_level!r}.")
         self._accumulate = accumulation_steps("Model_ACCU", grad_accumulation_step)
@@ -268,6 +268,8 @@ class Model_ACCU(Model):  # noqa: N801  (the name that MindSpore's tutorials use
         parameters.batch_num = self.batch_num = -(-dataset.get_dataset_size() // self._accumulate)
         parameters.dataset_sink_mode = False  # to callbacks, every step is visible
         parameters.train_network = cells.CheckpointView(*cell.checkpoint_parts())
+        cells.empty_window(cell.accu_grads)
+        batch_weight = cells.BatchWeight(self._weight, cell.forward_backward)
         context = RunContext(parameters)
         listeners.on_train_begin(context)
         for epoch in range(initial_epoch + 1, epochs + 1):
@@ -283,8 +285,7 @@ class Model_ACCU(Model):  # noqa: N801  (the name that MindSpore's tutorials use
                     parameters.cur_step_num += 1
                     self._current_step_num += 1
                     listeners.on_train_step_begin(context)
-                if self._weight is not None:
-                    cell.set_weight(self._weight(*batch))
+                batch_weight.set(batch, starts)
                 cell.set_accumulation(not ends)
                 cell(*batch)
                 if not ends:
