@@ -11,7 +11,7 @@ from ..storage import _prim as prim
 _FLAGS = [(a, b) for a in (False, True) for b in (False, True)]
 _MATMUL = {(a, b): ms.ops.MatMul(transpose_a=a, transpose_b=b) for a, b in _FLAGS}
 _BATCH = {(a, b): ms.ops.BatchMatMul(transpose_a=a, transpose_b=b) for a, b in _FLAGS}
-_BATCH[False, False] = prim.BatchMatMulExt()  # less work per call than BatchMatMul
+_BATCH_3D = prim.BatchMatMulExt()  # less work per call than BatchMatMul, but three dimensions and no flags
 _ADD, _MUL, _BIAS, _SUM = ms.ops.Add(), ms.ops.Mul(), ms.ops.BiasAdd(), prim.SumExt()
 _RESHAPE, _TILE = ms.ops.Reshape(), ms.ops.Tile()
 
@@ -23,7 +23,7 @@ def multiply(u, v, ta=False, tb=False):
     """op(u) @ op(v) of two MindSpore matrices, or two batches of them; op transposes where the flag says so."""
     if u.shape[-2 if ta else -1] == 0:  # MindSpore leaves the result uninitialised
         return constant(0, TORCH_DTYPE[u.dtype], (*u.shape[:-2], u.shape[-1 if ta else -2], v.shape[-2 if tb else -1]))
-    primitive = (_MATMUL if u.ndim == 2 else _BATCH)[ta, tb]
+    primitive = _BATCH_3D if u.ndim == 3 and not (ta or tb) else (_MATMUL if u.ndim == 2 else _BATCH)[ta, tb]
     if u.dtype == ms.bfloat16:
         return cast(primitive(cast(u, torch.float32), cast(v, torch.float32)), torch.bfloat16)
     return primitive(u, v)
