@@ -15,7 +15,7 @@ from torch import Tensor
 from ..config import config
 from . import fallback
 from .counters import CALLS, FALLBACKS, SECONDS
-from .storage import MS_DTYPE, TORCH_DTYPE, read, resize_output, wrap, wrap_strided, write
+from .storage import MS_DTYPE, TORCH_DTYPE, read, resize_output, storage_size, wrap, wrap_strided, write
 
 aten = torch.ops.aten
 LIB = torch.library.Library("aten", "IMPL")
@@ -47,7 +47,7 @@ def kernel(*names, layout=False, variants=True):
             if variants:
                 for form, make in ((_inplace_form(op), _inplace), (_out_form(op), _out)):
                     if form is not None:
-                        _derived.setdefault(_name(form), (fn, make(form, op, fn)))
+                        _derived.setdefault(_name(form), (fn, make(form, fn, layout)))
         return fn
 
     return register
@@ -127,8 +127,10 @@ def _functional(op, fn, layout):
     return run_list if str(returns[0].type).startswith("List") else run
 
 
-def _inplace(form, op, fn):
+def _inplace(form, fn, pointwise):
     def run(self, *args, **kwargs):
+        if pointwise:
+            _refuse_partial_overlap(self, args)
         try:
             v = fn(self, *args, **kwargs)
             if v.shape != tuple(self.shape) or not _castable(v, self):
@@ -141,7 +143,7 @@ def _inplace(form, op, fn):
     return run
 
 
-def _out(form, op, fn):
+def _out(form, fn, pointwise):
     outs = [a.name for a in form._schema.arguments if a.is_out]
 
     def run(*args, **kwargs):
@@ -152,9 +154,13 @@ def _out(form, op, fn):
             for value, target in zip(values, targets):
                 if target.device.type != "mindspore" or not _castable(value, target):
                     raise Decline("the result does not fit out=")
+                if value.shape != tuple(target.shape) and any(a is target for a in args):
+                    raise Decline("an operand cannot be resized as out=")
         except Exception as error:
             return fallback.run(form, args, {**kwargs, **dict(zip(outs, targets))}, error)
         for value, target in zip(values, targets):
+            if pointwise:
+                _refuse_partial_overlap(target, args)
             resize_output(target, value.shape)
             write(target, value)
         return targets[0] if len(targets) == 1 else tuple(targets)
@@ -164,6 +170,30 @@ def _out(form, op, fn):
 
 def _castable(v, target):
     return v.dtype == MS_DTYPE[target.dtype] or torch.can_cast(TORCH_DTYPE[v.dtype], target.dtype)
+
+
+def _refuse_partial_overlap(target, operands):
+    """torch's rule for pointwise ops: the written tensor may be an operand, but must not overlap one partly."""
+    s = target.untyped_storage()
+    for x in operands:
+        if isinstance(x, Tensor) and x is not target and x.untyped_storage() is s and _overlap_partly(target, x):
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
+
+
+def _overlap_partly(a, b):
+    """ATen's get_overlap_status: it decides only where both tensors fill their range without gaps."""
+    ranges = []
+    for x in (a, b):
+        reach = storage_size(x.shape, x.stride(), 0)
+        if x.numel() == 0 or reach != x.numel() or not torch.ops.aten.is_non_overlapping_and_dense(x):
+            return False
+        ranges.append((x.storage_offset(), x.storage_offset() + reach))
+    if ranges[0] == ranges[1]:
+        return a.stride() != b.stride()
+    return ranges[0][0] < ranges[1][1] and ranges[1][0] < ranges[0][1]
 
 
 # -------------------------------------------------------------------------------------------------- finding the forms

@@ -92,7 +92,7 @@ def wrap(v):
     x = _empty(shape, dtype)
     s = x.untyped_storage()
     s.buf, s.shape, s.dtype = v, shape, None if dtype in _COMPLEX else dtype
-    return x
+    return as_strided(x, shape, contiguous_stride(shape), 0) if 0 in shape else x
 
 
 def store(s, v):
@@ -105,6 +105,8 @@ def new_empty(size, dtype, stride=None):
     """An uninitialised device tensor of `size`, with `stride` (elements; default: contiguous)."""
     check_dtype(dtype)
     size = tuple(size)
+    if stride is None and 0 in size:
+        stride = contiguous_stride(size)  # _empty's own strides for no elements are not torch's
     if stride is None:
         x = _empty(size, dtype)
         count = x.numel()
@@ -233,6 +235,8 @@ def _host_flat(v):
 def from_host(t):
     """A CPU tensor as an `ms.Tensor` over the same memory: the caller must own that memory, or drop the value soon."""
     t = t.detach().resolve_conj().resolve_neg()
+    if t._is_zerotensor():  # a gradient that is zero by formula has no memory
+        t = torch.zeros(t.shape, dtype=t.dtype, device="cpu")
     if t.dtype is torch.bfloat16:
         return ms.Tensor.from_numpy(t.contiguous().view(torch.int16).numpy().view(NP_DTYPE[torch.bfloat16]))
     check_dtype(t.dtype)

@@ -12,8 +12,8 @@ _MUL = ms.ops.Mul()
 
 
 def _host_like(x):
-    """An empty host tensor of x's geometry: torch's samplers visit elements in memory order."""
-    return torch.empty_like(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), device="cpu")
+    """An empty host tensor of x's geometry: torch's samplers visit elements in memory order, contiguous ones by blocks."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
 
 
 def _fill(name):
