@@ -1,4 +1,4 @@
-"""A tiny network, data and references for the tests of MindSpore Cells, shared with the workers of the two-rank test."""
+"""A tiny network, data and references for the tests of MindSpore Cells; accu_worker.py uses them too."""
 
 from msadapter.runtime import ms
 

@@ -139,7 +139,7 @@ class TrainAccuStepsWithLossScaleCell(TrainAccuStepsCell):
                 f"{scale_sense.shape}."
             )
         self.loss_scaling_manager = manager
-        self.scale_sense = Parameter(scale_sense.astype(float32).reshape(()), name="scale_sense", requires_grad=False)
+        self.scale_sense = Parameter(_scalar(scale_sense), name="scale_sense", requires_grad=False)
         forward_backward = cells.TrainForwardBackward(
             self.network, self.optimizer, self.accu_grads, self.scale_sense, check_overflow=True
         )
@@ -153,7 +153,7 @@ class TrainAccuStepsWithLossScaleCell(TrainAccuStepsCell):
             raise TypeError(f"set_sense_scale: expected a Tensor with one element; received {scale!r}.")
         if self._position:
             raise RuntimeError("set_sense_scale: expected no open window, inside which the scale is constant.")
-        self.scale_sense.set_data(scale.astype(float32).reshape(()))
+        self.scale_sense.set_data(_scalar(scale))
 
     def window_outputs(self):
         return super().window_outputs(), self.flush_graph.skipped, self.flush_graph.scale_used
@@ -422,6 +422,11 @@ class _Repeat:
 
     def __iter__(self):
         return (self.call() for _ in range(self.count))
+
+
+def _scalar(tensor: Tensor) -> Tensor:
+    """A new float32 tensor of shape () (a Parameter that holds a reshaped one, a view, refuses Assign)."""
+    return Tensor(tensor.asnumpy().item(), float32)
 
 
 def accumulation_steps(where: str, given: int | None) -> int:
