@@ -35,8 +35,8 @@ def overload(name):
 def kernel(*names, layout=False, variants=True):
     """Register a function under ATen names on our device.
 
-    layout: the result's strides follow the inputs' (pointwise ops); torch's Meta kernel is asked for them, and only
-        when an input is not contiguous.
+    layout: how strides follow inputs that are not contiguous. True (pointwise ops): as torch's Meta kernel says;
+        "input": as `empty_like` of the first argument; "image": channels last in, channels last out.
     variants: also register the in-place and `out=` forms that take the same arguments.
     """
 
@@ -47,7 +47,7 @@ def kernel(*names, layout=False, variants=True):
             if variants:
                 for form, make in ((_inplace_form(op), _inplace), (_out_form(op), _out)):
                     if form is not None:
-                        _derived.setdefault(_name(form), (fn, make(form, fn, layout)))
+                        _derived.setdefault(_name(form), (fn, make(form, fn, layout is True)))
         return fn
 
     return register
@@ -104,7 +104,7 @@ def _functional(op, fn, layout):
         if layout:
             for a in args:
                 if isinstance(a, Tensor) and not a.is_contiguous():
-                    return wrap_strided(v, fallback.on_meta(op, args, kwargs).stride())
+                    return _LAYOUTS[layout](op, args, kwargs, v)
         return wrap(v)
 
     def run_many(*args, **kwargs):
@@ -112,6 +112,8 @@ def _functional(op, fn, layout):
             values = fn(*args, **kwargs)
         except Exception as error:
             return fallback.run(op, args, kwargs, error)
+        if layout and any(isinstance(a, Tensor) and not a.is_contiguous() for a in args):
+            return tuple(_LAYOUTS[layout](op, args, kwargs, v) if v is not None else None for v in values)
         return tuple(wrap(v) if v is not None else None for v in values)
 
     def run_list(*args, **kwargs):
@@ -125,6 +127,29 @@ def _functional(op, fn, layout):
     if len(returns) > 1:
         return run_many
     return run_list if str(returns[0].type).startswith("List") else run
+
+
+def _as_meta(op, args, kwargs, v):
+    """The strides that torch's Meta kernel gives the (only) result."""
+    return wrap_strided(v, fallback.on_meta(op, args, kwargs).stride())
+
+
+def _as_input(op, args, kwargs, v):
+    """The strides of `torch.empty_like(first argument)`."""
+    x = args[0]
+    return wrap_strided(v, torch.empty_like(torch.empty_strided(x.shape, x.stride(), device="meta")).stride())
+
+
+def _as_image(op, args, kwargs, v):
+    """torch CPU's rule for convolution, pooling and the like: channels last in, channels last out."""
+    images = [a for a in args[:2] if isinstance(a, Tensor) and a.dim() == 4 and not a.is_contiguous()]
+    if len(v.shape) == 4 and any(a.is_contiguous(memory_format=torch.channels_last) for a in images):
+        n, c, h, w = v.shape
+        return wrap_strided(v, (h * w * c, 1, w * c, c))
+    return wrap(v)
+
+
+_LAYOUTS = {True: _as_meta, "input": _as_input, "image": _as_image}
 
 
 def _inplace(form, fn, pointwise):

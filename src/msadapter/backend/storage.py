@@ -319,6 +319,9 @@ def _scatter(buf, x, v):
     if perm is not None:
         return _RESHAPE(_CONTIGUOUS(_TRANSPOSE(v, perm)), (size,))
     index = ms.Tensor.from_numpy(_flat_index(x).reshape(n, 1))
+    if buf.dtype == ms.bfloat16:  # no scatter kernel: float32 holds every bfloat16
+        wide = _SCATTER(_CAST(flat, ms.float32), index, _CAST(_RESHAPE(_CONTIGUOUS(v), (n,)), ms.float32))
+        return _CAST(wide, ms.bfloat16)
     return _SCATTER(flat, index, _RESHAPE(_CONTIGUOUS(v), (n,)))
 
 

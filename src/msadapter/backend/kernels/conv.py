@@ -107,7 +107,7 @@ def _flat(v, shape):
     return _RESHAPE(v, (*shape[:3], math.prod(shape[3:]))) if len(shape) == 5 else v
 
 
-@kernel("convolution", "convolution_overrideable", layout=True)
+@kernel("convolution", "convolution_overrideable", layout="image")
 def convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     g = Geometry(x, weight, stride, padding, dilation, transposed, output_padding, groups)
     if bias is not None and (tuple(bias.shape) != g.out[1:2] or bias.dtype is not x.dtype):

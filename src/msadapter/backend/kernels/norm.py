@@ -92,7 +92,7 @@ def _image(shape):
     return tuple(shape) if len(shape) < 5 else (*shape[:3], math.prod(shape[3:]))
 
 
-@kernel("native_batch_norm", "_native_batch_norm_legit")
+@kernel("native_batch_norm", "_native_batch_norm_legit", layout="image")
 def batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps):
     dtype = _statistics_dtype(x, weight, bias, running_mean, running_var)
     if x.dtype is torch.float64 or not 0 < eps <= 1 or (training and not 0 < momentum <= 1):
@@ -123,12 +123,12 @@ def _copy(v):
     return ms.Tensor.from_numpy(np.array(v.asnumpy()))
 
 
-@kernel("_native_batch_norm_legit.no_stats")
+@kernel("_native_batch_norm_legit.no_stats", layout="image")
 def batch_norm_no_stats(x, weight, bias, training, momentum, eps):
     return batch_norm(x, weight, bias, None, None, training, momentum, eps)
 
 
-@kernel("_batch_norm_with_update")
+@kernel("_batch_norm_with_update", layout="image")
 def batch_norm_with_update(x, weight, bias, running_mean, running_var, momentum, eps):
     values = batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
     return *values, constant(0, torch.uint8, (0,))
@@ -230,7 +230,7 @@ def layer_norm_backward(grad, x, normalized_shape, mean, rstd, weight, bias, mas
 # --------------------------------------------------------------------------------------------------------------- group
 
 
-@kernel("native_group_norm")
+@kernel("native_group_norm", layout="image")
 def group_norm(x, weight, bias, n, channels, pixels, groups, eps):
     dtype = _statistics_dtype(x, weight, bias)
     if x.dtype is torch.float64 or not 0 < eps <= 1:

@@ -56,7 +56,7 @@ def indicator(index, n, dtype):
 # ------------------------------------------------------------------------------------------------------------ constant
 
 
-@kernel("constant_pad_nd")
+@kernel("constant_pad_nd", layout="image")
 def constant_pad(x, pad, value=0):
     if len(pad) % 2 or len(pad) > 2 * x.dim() or x.dtype.is_complex:
         raise Decline("padding")
@@ -107,7 +107,7 @@ def _indices(x, pad, rank, index_of):
 def _edge_pad(kind, rank, index_of):
     name = f"{kind}_pad{rank}d"
 
-    @kernel(name)
+    @kernel(name, layout="image")
     def forward(x, padding):
         indices = _indices(x, padding, rank, index_of)
         if not x.numel():

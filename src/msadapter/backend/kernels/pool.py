@@ -88,7 +88,7 @@ def _ordered(v):
     return _SELECT(_IS_NAN(v), constant(float("inf"), dtype, v.shape), _MAXIMUM(_MINIMUM(v, top), bottom))
 
 
-@kernel("max_pool2d_with_indices")
+@kernel("max_pool2d_with_indices", layout="image")
 def max_pool2d(x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False, rank=2):
     k, s, p, d, shape = _window(x, rank, kernel_size, stride, padding, dilation, ceil_mode)
     if rank == 3 and not x.is_floating_point():
@@ -101,7 +101,7 @@ def max_pool3d(x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode
     return max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, 3)
 
 
-@kernel("adaptive_max_pool2d")
+@kernel("adaptive_max_pool2d", layout="image")
 def adaptive_max_pool2d(x, output_size):
     if 0 in x.shape or min(output_size) < 1:
         raise Decline("empty")
@@ -156,7 +156,7 @@ def _volume(v, rank):
     return v if rank == 3 else _RESHAPE(v, (*v.shape[:2], 1, *v.shape[2:]))
 
 
-@kernel("avg_pool2d")
+@kernel("avg_pool2d", layout="image")
 def avg_pool2d(
     x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None, rank=2
 ):
@@ -193,7 +193,7 @@ def avg_pool3d_backward(grad, x, kernel_size, stride, padding, ceil_mode, count_
 def _adaptive_average(rank, make):
     name = f"_adaptive_avg_pool{rank}d"
 
-    @kernel(name)
+    @kernel(name, layout="image")
     def forward(x, output_size):
         if 0 in x.shape[1:] or min(output_size) < 1 or not x.is_floating_point():
             raise Decline("empty")

@@ -6,7 +6,7 @@ The draw happens on the host because that generator is the specification; it is 
 import torch
 
 from ..registry import aten, kernel, raw
-from ..storage import constant, from_host, ms, read, write
+from ..storage import MS_DTYPE, cast, constant, from_host, ms, read, write
 
 _MUL = ms.ops.Mul()
 
@@ -73,7 +73,7 @@ def randperm_out(n, out=None):
     return randperm(n, None, out)
 
 
-@kernel("native_dropout", variants=False)
+@kernel("native_dropout", variants=False, layout="input")
 def native_dropout(x, p, train):
     """torch's CPU dropout multiplies by noise that is 0 or 1/(1-p); the mask is the same draw."""
     if not train or p == 0:
@@ -81,16 +81,15 @@ def native_dropout(x, p, train):
     if p == 1:
         return _MUL(read(x), constant(0, x.dtype)), constant(False, torch.bool, tuple(x.shape))
     noise = _host_like(x).bernoulli_(1 - p)
-    mask = noise.bool().contiguous()
-    return _MUL(read(x), from_host(noise.div_(1 - p).contiguous())), from_host(mask)
-
-
-_SELECT = ms.ops.Select()
-_CAST = ms.ops.Cast()
+    mask = from_host(noise.bool().contiguous())
+    mask.noise = from_host(noise.div_(1 - p).contiguous())  # what backward multiplies by, without a cast of the mask
+    return _MUL(read(x), mask.noise), mask
 
 
 @kernel("native_dropout_backward")
 def native_dropout_backward(grad, mask, scale):
-    g = read(grad)
-    scaled = _MUL(g, constant(scale, grad.dtype))
-    return ms.ops.MaskedFill()(scaled, ms.ops.LogicalNot()(read(mask)), constant(0, grad.dtype))
+    m = read(mask)
+    noise = getattr(m, "noise", None)
+    if noise is None or noise.dtype != MS_DTYPE[grad.dtype] or scale == 0:
+        noise = _MUL(cast(m, grad.dtype), constant(scale, grad.dtype))
+    return _MUL(read(grad), noise)

@@ -71,7 +71,7 @@ def _nearest(name, rank, exact):
         scales = scales or (None,) * rank
         return [_index(exact, n, m, s) if n != m or s else None for n, m, s in zip(x_size, size, scales)]
 
-    @kernel(name)
+    @kernel(name, layout="image")
     def forward(x, output_size, *scales):
         _check(x, rank, output_size, (*_FLOATS, torch.uint8))
         if not x.shape[0]:
@@ -140,7 +140,7 @@ def _linear_backward(grad, input_size, align_corners):
 def _interpolation(name, rank, mode):
     op = getattr(aten, name).default
 
-    @kernel(name)
+    @kernel(name, layout="image")
     def forward(x, output_size, align_corners, *scales):
         _check(x, rank, output_size)
         scales = scales or (None,) * rank
