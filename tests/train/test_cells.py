@@ -57,9 +57,7 @@ class Record(Callback):
 def train(batch, mini_steps, epochs=1, weight=None, **options):
     """(losses, weights) after GradientAccumulation."""
     network, loss_fn, optimizer = make()
-    trainer = GradientAccumulation(
-        network, loss_fn, optimizer, metrics={"accuracy"}, weight=options.pop("weight", None)
-    )
+    trainer = GradientAccumulation(network, loss_fn, optimizer, metrics={"accuracy"}, weight=weight)
     losses = trainer.train_process(epochs, pipeline(batch), mini_steps, per_print_times=0, **options)
     return losses, weights(network)
 
