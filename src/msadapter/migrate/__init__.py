@@ -1,0 +1,1 @@
+"""Tools that change a project so that it uses msadapter."""
