@@ -142,6 +142,23 @@ def test_scatter_shapes():
     check(lambda x, j: x.clone().scatter_(1, j, 1.0), t(4, 6), i([[1, 2]]))
 
 
+def test_scatter_add_collisions():
+    for seed in range(5):  # a sum that threads race for is wrong only sometimes
+        x, s = torch.zeros(5000), t(20000, seed=seed)
+        j = torch.randint(0, 50, (20000,), generator=torch.Generator().manual_seed(seed))
+        check(lambda x, j, s: x.scatter_add(0, j, s), x, j, s, grad=False, rtol=1e-4, atol=1e-3)
+        check(lambda x, j, s: x.index_add(0, j, s), x, j, s, grad=False, rtol=1e-4, atol=1e-3)
+        check(
+            lambda x, j, s: x.scatter_add(1, j, s),
+            x.view(50, 100),
+            j.view(50, 400),
+            s.view(50, 400),
+            rtol=1e-4,
+            atol=1e-4,
+        )
+        check(lambda x, j, s: x.index_put((j,), s, accumulate=True), x, j, s, grad=False, rtol=1e-4, atol=1e-3)
+
+
 ROWS = {
     "select": lambda x, j, s: x.index_select(1, j),
     "add": lambda x, j, s: x.index_add(1, j, s),

@@ -1,4 +1,8 @@
-"""Scattering along a dimension, with or without a reduction."""
+"""Scattering along a dimension, with or without a reduction.
+
+TensorScatterElements only replaces here: its "add" loses some of the summands that meet, as its threads do not wait for
+one another. TensorScatterAdd and UnsortedSegmentSum add up right; they are given one linear index.
+"""
 
 import math
 
@@ -12,16 +16,17 @@ from .index import check_dim, index_of, moved, moved_back, same_dtype, values_of
 P = ms.ops
 _ADD, _MUL, _DIV, _FLOORDIV, _MAXIMUM = P.Add(), P.Mul(), P.Div(), P.FloorDiv(), P.Maximum()
 _RESHAPE, _UPDATE, _UPDATE_ADD = P.Reshape(), P.TensorScatterUpdate(), P.TensorScatterAdd()
-_ELEMENTS = {}  # (axis, reduction) -> TensorScatterElements
+_SEGMENT_SUM = P.UnsortedSegmentSum()
+_ELEMENTS = {}  # axis -> TensorScatterElements
+_MANY = 2048  # summands from which UnsortedSegmentSum and an addition beat TensorScatterAdd
 _REDUCTION = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min", "mean": "add"}
 _FLAT_REDUCE = {"mul": P.TensorScatterMul(), "max": P.TensorScatterMax(), "min": P.TensorScatterMin()}
 
 
-def elements(axis, reduction="none"):
-    key = axis, reduction
-    if key not in _ELEMENTS:
-        _ELEMENTS[key] = P.TensorScatterElements(axis, reduction)
-    return _ELEMENTS[key]
+def elements(axis):
+    if axis not in _ELEMENTS:
+        _ELEMENTS[axis] = P.TensorScatterElements(axis, "none")
+    return _ELEMENTS[axis]
 
 
 @kernel("scatter.src")
@@ -36,7 +41,24 @@ def scatter_value(x, dim, index, value):
 
 @kernel("scatter_add")
 def scatter_add(x, dim, index, src):
+    if _whole_rows(x, dim, index, src):
+        vector = index.as_strided(index.shape[:1], index.stride()[:1])
+        return _UPDATE_ADD(read(x), _RESHAPE(index_of(vector, x.size(0)), (-1, 1)), read(src))
     return _scatter(x, dim, index, src, "add")
+
+
+def _whole_rows(x, dim, index, src):
+    """Whether index is a vector expanded along dimension 0, as graph networks make it."""
+    return (
+        index.dim() == x.dim() > 1
+        and dim in (0, -x.dim())
+        and not any(index.stride()[1:])
+        and index.shape == src.shape
+        and index.shape[1:] == x.shape[1:]
+        and index.numel()
+        and x.dtype is src.dtype
+        and x.dtype in (torch.float32, torch.float64, torch.int64)
+    )
 
 
 @kernel("scatter.reduce")
@@ -74,31 +96,37 @@ def _scatter(x, dim, index, src, reduction):
         s = constant(src, x.dtype, tuple(index.shape))
     i, v = index_of(index, x.size(dim) if x.dim() else 1), read(x)
     if x.dtype is torch.bfloat16 and reduction != "none":
-        return cast(_elements(cast(v, torch.float32), dim, i, cast(s, torch.float32), reduction, index), torch.bfloat16)
-    return moved_back(_elements(moved(v), dim, i, moved(s), reduction, index), v)
+        return cast(_elements(cast(v, torch.float32), dim, i, cast(s, torch.float32), reduction), torch.bfloat16)
+    return moved_back(_elements(moved(v), dim, i, moved(s), reduction), v)
 
 
-def _elements(v, dim, i, s, reduction, index=None):
+def _elements(v, dim, i, s, reduction):
     shape = v.shape
     if v.ndim == 0 or i.ndim == 0:
         v, i, s, dim = _RESHAPE(v, (-1,)), _RESHAPE(i, (-1,)), _RESHAPE(s, (-1,)), 0
-    if v.dtype in (ms.complex64, ms.complex128):
-        return _RESHAPE(_flat(v, dim, i, s, _UPDATE if reduction == "none" else _UPDATE_ADD), shape)
+    if reduction == "none":
+        if v.dtype not in (ms.complex64, ms.complex128):
+            return _RESHAPE(elements(dim)(v, i, s), shape)
+        return _RESHAPE(_flat(v, dim, i, s, _UPDATE), shape)
+    if v.dtype == ms.bool_:
+        raise Decline("a sum of bools")
     if reduction in _FLAT_REDUCE:
         return _RESHAPE(_flat(v, dim, i, s, _FLAT_REDUCE[reduction]), shape)
-    if reduction == "add" and dim == 0 and v.ndim > 1 and v.dtype != ms.bool_ and v.shape[1:] == i.shape[1:]:
-        if index is not None and not any(index.stride()[1:]):  # an expanded vector, as graph networks make: whole rows
-            return _UPDATE_ADD(v, _RESHAPE(read(index[(slice(None), *[0] * (v.ndim - 1))]), (-1, 1)), s)
-    return _RESHAPE(elements(dim, reduction)(v, i, s), shape)
+    if i.size < _MANY:
+        return _RESHAPE(_flat(v, dim, i, s, _UPDATE_ADD), shape)
+    sums = _SEGMENT_SUM(_RESHAPE(s, (i.size,)), _RESHAPE(_linear(v.shape, dim, i), (i.size,)), v.size)
+    return _ADD(v, _RESHAPE(sums, v.shape))
 
 
 def _flat(v, dim, i, s, scatter):
-    """The same by one linear index, for what TensorScatterElements lacks."""
+    """The same by one linear index."""
     return scatter(_RESHAPE(v, (-1,)), _RESHAPE(_linear(v.shape, dim, i), (-1, 1)), _RESHAPE(s, (-1,)))
 
 
 def _linear(shape, dim, i):
     """Row-major position in `shape` of element i along dim; the part that the shape alone decides is a constant."""
+    if i.ndim == 1:
+        return i
     strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     base = np.zeros(i.shape, np.int64)
     for d, n in enumerate(i.shape):
@@ -131,7 +159,7 @@ def scatter_reduce(x, dim, index, src, reduce, *, include_self=True):
     ones = constant(1, dtype, tuple(index.shape))
     count = _elements(count, dim, read(index), ones, "add")
     if not include_self:
-        count = P.Maximum()(count, constant(1, dtype))
+        count = _MAXIMUM(count, constant(1, dtype))
     return _DIV(total, count) if dtype.is_floating_point else _FLOORDIV(total, count)
 
 
