@@ -99,6 +99,13 @@ def test_special_values(fn):
     check(fn, a, b, grad=False)
 
 
+@pytest.mark.parametrize("fn", [*ARITHMETIC, torch.eq, torch.atan2], ids=lambda f: f.__name__)
+def test_empty_broadcast(fn):
+    check(fn, torch.zeros(0, 1, 3), torch.ones(0, 10, 3), grad=False)
+    check(fn, torch.zeros(1, 0), torch.ones(5, 1), grad=False)
+    check(lambda x: x.masked_fill(torch.zeros(5, 0, 3, dtype=torch.bool, device=x.device), 1.0), torch.zeros(1, 3))
+
+
 def test_remainder_signs():
     dividends = torch.tensor([5.0, -5.0, 0.3, 6.0, 1.0, math.inf])
     divisors = torch.tensor([3.0, -3.0, 0.1, 2.0, math.inf, 0.0])

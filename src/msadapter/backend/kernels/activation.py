@@ -12,9 +12,9 @@ from mindspore.ops.auto_generate import gen_ops_prim as prim
 from mindspore.ops.operations import _grad_ops as grad_ops
 
 from ..registry import Decline, kernel
-from ..storage import constant, ms
+from ..storage import ms
 from .binary import add_scaled
-from .pointwise import WIDER, compute, exp
+from .pointwise import WIDER, compute, exp, scalar
 
 P = ms.ops
 
@@ -53,7 +53,7 @@ class _Scalars:
         self.dtype = dtype
 
     def __call__(self, number):
-        return constant(number, self.dtype)
+        return scalar(number, self.dtype)
 
 
 def _between(c, v, low, high):
@@ -108,7 +108,7 @@ def prelu(c, x, weight):
 @kernel("_prelu_kernel_backward")
 def prelu_backward(grad, x, weight):
     dtype = x.dtype
-    zero = constant(0, WIDER.get(dtype, dtype))
+    zero = scalar(0, WIDER.get(dtype, dtype))
 
     def for_input(g, x, w):
         return _SELECT(_GREATER(x, zero), g, _MUL(w, g))
@@ -157,9 +157,11 @@ def tanh_backward(c, g, y):
     return _TANH_GRAD(y, g)
 
 
-@activation("silu")
-def silu(c, x):
-    return _SILU(x)
+@kernel("silu", layout=True)
+def silu(x):
+    if x.dtype.is_complex:
+        return compute(lambda v: _MUL(v, _SIGMOID(v)), x.dtype, x)
+    return compute(_SILU, x.dtype, x)
 
 
 @activation("silu_backward")
@@ -183,12 +185,12 @@ def softplus_backward(c, g, x, beta, threshold):
     return y if threshold >= 20 else _SELECT(_GREATER(z, c(threshold)), g, y)
 
 
-@kernel("log_sigmoid_forward", variants=False)
+@kernel("log_sigmoid_forward")
 def log_sigmoid_forward(x):
     """(value, buffer), with the buffer that torch's CPU kernel keeps."""
     if not x.dtype.is_floating_point:
         raise Decline("activations are for floats")
-    zero = constant(0, WIDER.get(x.dtype, x.dtype))
+    zero = scalar(0, WIDER.get(x.dtype, x.dtype))
     return (
         compute(lambda v: _SUB(_MINIMUM(zero, v), _LOG1P(_EXP(_NEG(_ABS(v))))), x.dtype, x, wide=WIDER),
         compute(lambda v: _EXP(_NEG(_ABS(v))), x.dtype, x, wide=WIDER),

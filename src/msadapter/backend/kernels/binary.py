@@ -5,7 +5,7 @@ from mindspore.ops.auto_generate import gen_ops_prim as prim
 
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
-from .pointwise import WIDE, WIDER, compute, decline_complex, isnan, operand, pair, promoted, signbit, to_float
+from .pointwise import WIDE, WIDER, compute, decline_complex, isnan, operand, pair, promoted, scalar, signbit, to_float
 
 P = ms.ops
 
@@ -28,7 +28,7 @@ def add_scaled(a, b, alpha, dtype):
     if alpha == 1:
         return _ADD(a, b)
     if dtype is torch.float64:
-        return _ADD(a, _MUL(b, constant(alpha, dtype)))
+        return _ADD(a, _MUL(b, scalar(alpha, dtype)))
     return _ADD_SCALED(a, b, alpha)
 
 
@@ -36,7 +36,7 @@ def sub_scaled(a, b, alpha, dtype):
     if alpha == 1 and dtype not in WIDE:  # Sub does not know bfloat16, SubExt does
         return _SUB(a, b)
     if dtype is torch.float64:
-        return _SUB(a, _MUL(b, constant(alpha, dtype)))
+        return _SUB(a, _MUL(b, scalar(alpha, dtype)))
     return _SUB_SCALED(a, b, alpha)
 
 
@@ -51,7 +51,7 @@ def add(x, y, alpha=1):
     if alpha != 1:
         _check_alpha(alpha, dtype)
     if dtype is torch.bool:
-        return _OR(a, b) if alpha else _OR(a, constant(False, dtype))
+        return _OR(a, b) if alpha else _OR(a, scalar(False, dtype))
     return add_scaled(a, b, alpha, dtype)
 
 
@@ -200,13 +200,17 @@ def power(x, y):
 # ----------------------------------------------------------------------------------------------------- extrema, special
 
 
-def maximum(a, b):
-    """Maximum(a, b) is a > b ? a : b, which forgets a NaN in a."""
-    return _SELECT(isnan(a), a, _MAXIMUM(a, b)) if a.dtype in _MS_FLOATS else _MAXIMUM(a, b)
+def _extremum(primitive):
+    def extremum(a, b):
+        """Maximum(a, b) is a > b ? a : b, which forgets a NaN in a. It does not broadcast empty tensors."""
+        if not a.size or not b.size:
+            return _ADD(a, b)
+        return _SELECT(isnan(a), a, primitive(a, b)) if a.dtype in _MS_FLOATS else primitive(a, b)
+
+    return extremum
 
 
-def minimum(a, b):
-    return _SELECT(isnan(a), a, _MINIMUM(a, b)) if a.dtype in _MS_FLOATS else _MINIMUM(a, b)
+maximum, minimum = _extremum(_MAXIMUM), _extremum(_MINIMUM)
 
 
 _MS_FLOATS = (ms.float32, ms.float64, ms.float16)
@@ -309,7 +313,7 @@ def lerp_tensor(start, end, weight):
         step = _SUB(b, a)
         from_start = _ADD(a, _MUL(step, w))
         rest = _SUB(P.OnesLike()(w), w)
-        near = _LESS(w, constant(0.5, WIDER.get(start.dtype, start.dtype)))
+        near = _LESS(w, scalar(0.5, WIDER.get(start.dtype, start.dtype)))
         return _SELECT(near, from_start, _SUB(b, _MUL(step, rest)))
 
     return compute(fn, start.dtype, start, end, weight, wide=WIDER)

@@ -1,5 +1,6 @@
 """Pointwise ops of one operand, and how pointwise ops read their operands: promotion by torch's rules."""
 
+import functools
 import math
 
 import torch
@@ -17,13 +18,24 @@ WIDER = {**WIDE, torch.float16: torch.float32}  # for kernels of several primiti
 # ----------------------------------------------------------------------------------------------- operands and promotion
 
 
+_cached = functools.lru_cache(1024)(constant)
+
+
+def scalar(value, dtype):
+    """The number `value` as a 0-dim `ms.Tensor` to compute with. Numbers repeat, and looking one up beats making it.
+
+    Zeros are not looked up: the two of them are equal and not the same. Neither may a kernel return a scalar.
+    """
+    return _cached(value, dtype) if value else constant(value, dtype)
+
+
 def operand(x, dtype):
     """x (a device tensor, a 0-dim host tensor or a Python number) as an `ms.Tensor` of the torch dtype `dtype`."""
     if isinstance(x, torch.Tensor):
         if x.dim() == 0 and x.device.type == "cpu":
-            return constant(x.item(), dtype)
+            return scalar(x.item(), dtype)
         return cast(read(x), dtype)
-    return constant(x, dtype)
+    return scalar(x, dtype)
 
 
 def promoted(*xs):

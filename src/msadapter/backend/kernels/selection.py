@@ -7,7 +7,7 @@ import torch
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
 from .binary import maximum, minimum
-from .pointwise import WIDE, as_bool, compute, decline_complex, isnan, operand, pair, promoted
+from .pointwise import WIDE, as_bool, compute, decline_complex, isnan, operand, pair, promoted, scalar
 
 P = ms.ops
 
@@ -66,6 +66,8 @@ def masked_fill(x, mask, value):
             raise Decline("a value that does not fit")
     elif _category(torch.result_type(x, value)) > _category(x.dtype):
         raise Decline("a value that does not fit")
+    if not mask.numel():  # MaskedFill does not broadcast empty tensors
+        return constant(0, x.dtype, tuple(torch.broadcast_shapes(x.shape, mask.shape)))
     return compute(lambda a, v: _MASKED_FILL(a, operand(mask, torch.bool), v), x.dtype, x, value)
 
 
@@ -86,8 +88,8 @@ def clamp(x, min=None, max=None):
 def clamped(v, low, high, dtype):
     """v between the numbers low and high; as the second operand, v hands on its NaN."""
     if low is not None:
-        v = _MAXIMUM(constant(_within(low, dtype), dtype), v)
-    return _MINIMUM(constant(_within(high, dtype), dtype), v) if high is not None else v
+        v = _MAXIMUM(scalar(_within(low, dtype), dtype), v)
+    return _MINIMUM(scalar(_within(high, dtype), dtype), v) if high is not None else v
 
 
 def _within(bound, dtype):
@@ -146,10 +148,10 @@ def nan_to_num(x, nan=None, posinf=None, neginf=None):
     def fn(v):
         for where, value in (
             (isnan(v), nan or 0.0),
-            (_EQ(v, constant(math.inf, dtype)), info.max if posinf is None else posinf),
-            (_EQ(v, constant(-math.inf, dtype)), info.min if neginf is None else neginf),
+            (_EQ(v, scalar(math.inf, dtype)), info.max if posinf is None else posinf),
+            (_EQ(v, scalar(-math.inf, dtype)), info.min if neginf is None else neginf),
         ):
-            v = _MASKED_FILL(v, where, constant(value, dtype))
+            v = _MASKED_FILL(v, where, scalar(value, dtype))
         return v
 
     return compute(fn, x.dtype, x)
