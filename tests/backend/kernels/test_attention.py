@@ -30,7 +30,8 @@ def qkv(batch=2, heads=4, length=5, keys=7, features=8, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sdpa(options, dtype):
     check(lambda *x: F.scaled_dot_product_attention(*x, **options), *qkv(dtype=dtype), stride=False, **TOL)
-    check(lambda *x: F.scaled_dot_product_attention(*(t[0] for t in x), **options), *qkv(dtype=dtype), stride=False, **TOL)
+    x = [t[0] for t in qkv(dtype=dtype)]
+    check(lambda *x: F.scaled_dot_product_attention(*x, **options), *x, stride=False, **TOL)
     swapped = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in qkv(dtype=dtype)]
     check(lambda *x: F.scaled_dot_product_attention(*x, **options), *swapped, stride=False, **TOL)
 
@@ -40,7 +41,8 @@ def test_sdpa(options, dtype):
     [
         LOWER, LOWER[None, None], torch.rand(2, 1, 1, 7) > 0.2, torch.rand(2, 4, 5, 7) > 0.6, torch.randn(5, 7),
         torch.randn(2, 1, 5, 7), torch.zeros(5, 7, dtype=torch.bool), LOWER & (torch.arange(5) != 2)[:, None],
-        torch.zeros(5, 7).masked_fill(~LOWER, -math.inf), torch.zeros(5, 7).masked_fill((torch.arange(5) == 2)[:, None], -math.inf),
+        torch.zeros(5, 7).masked_fill(~LOWER, -math.inf),
+        torch.zeros(5, 7).masked_fill((torch.arange(5) == 2)[:, None], -math.inf),
     ],
 )  # fmt: skip
 def test_sdpa_mask(mask):
@@ -132,7 +134,8 @@ def test_multi_head_attention_options(training):
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {}, {"src_key_padding_mask": PADDING}, {"src_mask": CAUSAL}, {"src_mask": CAUSAL, "src_key_padding_mask": PADDING},
+        {}, {"src_key_padding_mask": PADDING}, {"src_mask": CAUSAL},
+        {"src_mask": CAUSAL, "src_key_padding_mask": PADDING},
         {"src_mask": nn.Transformer.generate_square_subsequent_mask(6), "is_causal": True},
     ],
 )  # fmt: skip

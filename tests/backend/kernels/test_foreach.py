@@ -14,7 +14,8 @@ CASES = [
     (optim.Adam, {"amsgrad": True, "weight_decay": 0.01, "maximize": True}), (optim.AdamW, {}),
     (optim.AdamW, {"amsgrad": True, "weight_decay": 0.1}), (optim.RMSprop, {}),
     (optim.RMSprop, {"centered": True, "momentum": 0.9, "weight_decay": 0.01}), (optim.Adagrad, {}),
-    (optim.Adagrad, {"lr_decay": 0.1, "weight_decay": 0.01}), (optim.Adadelta, {}), (optim.Adamax, {"weight_decay": 0.1}),
+    (optim.Adagrad, {"lr_decay": 0.1, "weight_decay": 0.01}), (optim.Adadelta, {}),
+    (optim.Adamax, {"weight_decay": 0.1}),
     (optim.NAdam, {}), (optim.NAdam, {"decoupled_weight_decay": True, "weight_decay": 0.1}), (optim.RAdam, {}),
     (optim.Rprop, {}), (optim.ASGD, {"weight_decay": 0.1}), (optim.LBFGS, {}), (optim.Adafactor, {}),
 ]  # fmt: skip

@@ -28,7 +28,8 @@ def test_products(dtype, a, b):
     check(torch.mm, a(m(3, 4)), b(m(4, 5)), grad=grad, **tol)
     check(torch.bmm, a(m(2, 3, 4)), b(m(2, 4, 5)), grad=grad, **tol)
     check(lambda c, x, y: torch.addmm(c, x, y, beta=2, alpha=3), m(5), a(m(3, 4)), b(m(4, 5)), grad=grad, **tol)
-    check(lambda c, x, y: torch.baddbmm(c, x, y, beta=2, alpha=3), m(2, 3, 5), a(m(2, 3, 4)), b(m(2, 4, 5)), grad=grad, **tol)
+    scaled = lambda c, x, y: torch.baddbmm(c, x, y, beta=2, alpha=3)
+    check(scaled, m(2, 3, 5), a(m(2, 3, 4)), b(m(2, 4, 5)), grad=grad, **tol)
     check(torch.addbmm, m(3, 5), a(m(2, 3, 4)), b(m(2, 4, 5)), grad=grad, **tol)
     check(torch.mv, a(m(3, 4)), m(4), grad=grad, **tol)
     check(torch.addmv, m(3), a(m(3, 4)), m(4), grad=grad, **tol)
@@ -41,7 +42,8 @@ def test_products(dtype, a, b):
     "a, b",
     [
         ((4,), (4,)), ((3, 4), (4,)), ((4,), (4, 5)), ((2, 3, 4), (4,)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)),
-        ((2, 1, 3, 4), (6, 4, 5)), ((2, 3, 3, 4), (2, 3, 4, 2)), ((0, 4), (4, 3)), ((3, 0), (0, 4)), ((2, 3, 0), (2, 0, 4)),
+        ((2, 1, 3, 4), (6, 4, 5)), ((2, 3, 3, 4), (2, 3, 4, 2)), ((0, 4), (4, 3)), ((3, 0), (0, 4)),
+        ((2, 3, 0), (2, 0, 4)),
         ((0, 3, 4), (0, 4, 2)), ((2, 3, 4), (2, 4, 0)), ((64, 300), (300, 130)),
     ],
 )  # fmt: skip
@@ -56,7 +58,8 @@ def test_bias_broadcasts(bias):
 
 
 def test_beta_zero_ignores_nan():
-    check(lambda c, x, y: torch.addmm(c, x, y, beta=0), torch.full((3, 5), torch.nan), make(3, 4), make(4, 5), grad=False)
+    nan = torch.full((3, 5), torch.nan)
+    check(lambda c, x, y: torch.addmm(c, x, y, beta=0), nan, make(3, 4), make(4, 5), grad=False)
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (2, 3, 5, 4), (0, 4), (700, 4)])
@@ -98,7 +101,8 @@ def test_composites():
 @pytest.mark.parametrize(
     "fn, args",
     [
-        (torch.mm, (make(3, 4), make(3, 4))), (torch.mm, (make(3, 4), make(4, 3).double())), (torch.mm, (make(3), make(3, 4))),
+        (torch.mm, (make(3, 4), make(3, 4))), (torch.mm, (make(3, 4), make(4, 3).double())),
+        (torch.mm, (make(3), make(3, 4))),
         (torch.bmm, (make(2, 3, 4), make(1, 4, 5))), (torch.dot, (make(3), make(4))), (torch.mv, (make(3, 4), make(3))),
         (torch.addmm, (make(4), make(3, 4), make(4, 5))), (F.linear, (make(3, 4), make(5, 3))),
         (F.linear, (make(3, 4), make(5, 4).double())), (torch.mm, (make(3, 4).bool(), make(4, 5).bool())),

@@ -109,3 +109,23 @@ def test_twice_differentiable(name):
 
 def _flat(x):
     return [t for item in x for t in _flat(item)] if isinstance(x, tuple) else [x]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
+def test_narrow_dtypes_and_autocast(name, dtype):
+    m, x = layer(name), torch.randn(3, 2, 6)
+    d = copy.deepcopy(m).to("mindspore")
+    expected = m(x)[0]
+    narrow = copy.deepcopy(d).to(dtype)(x.to("mindspore", dtype))[0]
+    with torch.autocast("mindspore", dtype):
+        mixed = d(x.to("mindspore"))[0]
+    assert narrow.dtype is dtype
+    for y in (narrow, mixed):
+        y.float().sum().backward()
+        torch.testing.assert_close(y.detach().cpu().float(), expected.detach(), rtol=5e-2, atol=2e-2)
+
+
+def test_empty_sequence():
+    with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0 in RNN"):
+        layer("gru").to("mindspore")(torch.randn(0, 3, 6, device="mindspore"))

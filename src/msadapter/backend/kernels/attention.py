@@ -1,4 +1,4 @@
-"""Attention: the fused scaled dot product, and the inference paths of nn.MultiheadAttention and nn.TransformerEncoder."""
+"""Attention: the fused scaled dot product, and the inference paths of nn.MultiheadAttention and encoders."""
 
 import math
 
@@ -14,7 +14,7 @@ from .linalg import add_bias, multiply
 _MUL, _SUB, _FILL, _TILE = ms.ops.Mul(), ms.ops.Sub(), ms.ops.MaskedFill(), ms.ops.Tile()
 _SOFTMAX, _SUM = ms.ops.Softmax(-1), prim.SumExt()
 
-# ------------------------------------------------------------------------------------------- scaled dot product attention
+# --------------------------------------------------------------------------------------- scaled dot product attention
 
 
 def _fill(scores, hidden, dtype, value=-math.inf):
@@ -87,7 +87,9 @@ def _fusible(q, k, v, mask, dropout_p, is_causal, enable_gqa):
         return False
     if not (q.dtype is k.dtype is v.dtype) or not (q.shape[:2] == k.shape[:2] == v.shape[:2]) or not q.numel():
         return False
-    if k.shape[2] != v.shape[2] or q.shape[3] != k.shape[3] or not k.numel() or torch._C._functorch.peek_interpreter_stack():
+    if k.shape[2] != v.shape[2] or q.shape[3] != k.shape[3] or not k.numel():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # its transforms know the composite only
         return False
     if mask is None:
         return True
@@ -101,7 +103,7 @@ for _key in ("PrivateUse1", "AutogradPrivateUse1"):
     LIB.impl("scaled_dot_product_attention", _attention, _key)
 
 
-# ------------------------------------------------------------------------------- the inference path of nn.Transformer...
+# -------------------------------------------------------------------------------- the inference path of nn.Transformer
 
 
 def _heads(x, num_heads):
@@ -127,8 +129,8 @@ def _self_attention(query, key, value, embed_dim, num_heads, qkv_weight, qkv_bia
 
 
 @kernel("_native_multi_head_attention", variants=False)
-def multi_head_attention(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask=None,
-                         need_weights=True, average_attn_weights=True, mask_type=None):  # fmt: skip
+def multi_head_attention(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias,
+                         mask=None, need_weights=True, average_attn_weights=True, mask_type=None):  # fmt: skip
     out, weights = _self_attention(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, mask, mask_type)
     out = F.linear(out, proj_weight, proj_bias)
     if not need_weights:
@@ -138,8 +140,8 @@ def multi_head_attention(query, key, value, embed_dim, num_head, qkv_weight, qkv
 
 @kernel("_transformer_encoder_layer_fwd", variants=False)
 def encoder_layer(src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, use_gelu, norm_first, eps,
-                  norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2,
-                  mask=None, mask_type=None):  # fmt: skip
+                  norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2,
+                  ffn_bias_2, mask=None, mask_type=None):  # fmt: skip
     def attend(x):
         y, _ = _self_attention(x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, mask, mask_type)
         return F.linear(y, proj_weight, proj_bias)
@@ -152,10 +154,10 @@ def encoder_layer(src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, 
         return F.layer_norm(x, (embed_dim,), weight, bias, eps)
 
     if norm_first:
-        x = src + attend(norm(src, norm_weight_1, norm_bias_1))
-        return read_fresh(x + feed(norm(x, norm_weight_2, norm_bias_2)))
-    x = norm(src + attend(src), norm_weight_1, norm_bias_1)
-    return read_fresh(norm(x + feed(x), norm_weight_2, norm_bias_2))
+        x = attend(norm(src, norm_weight_1, norm_bias_1)).add_(src)
+        return read_fresh(feed(norm(x, norm_weight_2, norm_bias_2)).add_(x))
+    x = norm(attend(src).add_(src), norm_weight_1, norm_bias_1)
+    return read_fresh(norm(feed(x).add_(x), norm_weight_2, norm_bias_2))
 
 
 @raw("_nested_tensor_from_mask_left_aligned")

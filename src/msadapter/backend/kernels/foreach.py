@@ -74,8 +74,8 @@ raw("_fused_adamw_", "_fused_adamw_.tensor_lr")(_adam(decoupled=True))
 
 
 @raw("_fused_sgd_", "_fused_sgd_.tensor_lr")
-def sgd(params, grads, momentum_buffer_list, *, weight_decay, momentum, lr, dampening, nesterov, maximize, is_first_step,
-        grad_scale=None, found_inf=None):  # fmt: skip
+def sgd(params, grads, momentum_buffer_list, *, weight_decay, momentum, lr, dampening, nesterov, maximize,
+        is_first_step, grad_scale=None, found_inf=None):  # fmt: skip
     if _skip(found_inf):
         return
     lr = _number(lr)

@@ -58,7 +58,7 @@ def _sum_first(y):
 
 def operand(x):
     """(value, transposed): x or, where x is the transpose of contiguous matrices, those matrices."""
-    if not x.is_contiguous():
+    if not x.is_contiguous() and not x.is_conj():
         m, n = x.shape[-2:]
         stride = x.stride()
         if stride[-2] == 1 and stride[-1] == m and (x.dim() == 2 or stride[0] == m * n):
@@ -159,7 +159,7 @@ def addr(bias, x, y, beta=1, alpha=1):
 @kernel("linear")
 def linear(x, weight, bias=None):
     """One kernel for the layer: as the composite of `t`, `view` and `addmm` it costs three times the calls."""
-    n, k = weight.numel() // max(weight.shape[-1], 1), x.shape[-1]
+    k = x.shape[-1]
     if weight.dim() > 2 or weight.shape[-1] != k or weight.dtype is not x.dtype:
         raise Decline("expected a weight that fits the input")
     if bias is not None and (bias.dtype is not x.dtype or weight.dim() != 2 or bias.shape != weight.shape[:1]):
@@ -174,7 +174,7 @@ def linear(x, weight, bias=None):
 @kernel("linear_backward")
 def linear_backward(x, grad, weight, mask):
     k = x.shape[-1]
-    g = _shaped(read(grad), (x.numel() // k if k else math.prod(x.shape[:-1]), weight.numel() // k if k else len(weight)))
+    g = _shaped(read(grad), (math.prod(x.shape[:-1]), math.prod(weight.shape[:-1])))
     w, transposed = operand(weight) if weight.dim() == 2 else (_RESHAPE(read(weight), (1, k)), False)
     return (
         _shaped(multiply(g, w, False, transposed), tuple(x.shape)) if mask[0] else None,

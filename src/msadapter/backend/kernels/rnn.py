@@ -1,8 +1,9 @@
 """Recurrent layers.
 
-torch composes `lstm`, `gru` and `rnn` in C++ and multiplies the input once per time step on this device. The composition
-here does it once per layer, as torch's CPU code does; it is made of differentiable ops, the fused cells among them. A
-dense float32 LSTM goes to MindSpore's whole-sequence primitive through ATen's own `mkldnn_rnn_layer`, as on the CPU.
+torch composes `lstm`, `gru` and `rnn` in C++ and multiplies the input once per time step on this device. The
+composition here does it once per layer, as torch's CPU code does; it is made of differentiable ops, the fused cells
+among them. A dense float32 LSTM goes to MindSpore's whole-sequence primitive through ATen's own `mkldnn_rnn_layer`, as
+on the CPU.
 """
 
 import functools
@@ -23,54 +24,67 @@ _REVERSE, _TILE, _RELU_GRAD = ms.ops.ReverseV2([0]), ms.ops.Tile(), prim.ReluGra
 # ------------------------------------------------------------------------------------------------------------ the cells
 
 
-def _gates(x, bias):
-    g = read(x)
-    return g if bias is None else add_bias(g, read(bias))
+def _wide(*tensors):
+    """(the result dtype, the values): bfloat16 and mixed dtypes compute in float32."""
+    dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors if x is not None))
+    inner = torch.float32 if dtype is torch.bfloat16 else dtype
+    return dtype, [None if x is None else cast(read(x), inner) for x in tensors]
+
+
+def _biased(g, bias):
+    return g if bias is None else add_bias(g, bias)
+
+
+def _narrow(dtype, *values):
+    return tuple(v if v is None else cast(v, dtype) for v in values)
 
 
 @kernel("_thnn_fused_lstm_cell", variants=False)
 def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
     """(h, c, workspace); the workspace holds the activated gates i, f, g, o."""
-    gates = _ADD(_gates(input_gates, input_bias), _gates(hidden_gates, hidden_bias))
+    dtype, (gi, gh, c, bi, bh) = _wide(input_gates, hidden_gates, cx, input_bias, hidden_bias)
+    gates = _ADD(_biased(gi, bi), _biased(gh, bh))
     i, f, _, o = _CHUNK(_SIGMOID(gates), 4, 1)
     g = _TANH(_CHUNK(gates, 4, 1)[2])
-    c = _ADD(_MUL(f, read(cx)), _MUL(i, g))
-    return _MUL(o, _TANH(c)), c, _CONCAT((i, f, g, o))
+    c = _ADD(_MUL(f, c), _MUL(i, g))
+    return _narrow(dtype, _MUL(o, _TANH(c)), c, _CONCAT((i, f, g, o)))
 
 
 @kernel("_thnn_fused_lstm_cell_backward_impl", variants=False)
 def lstm_cell_backward(grad_h, grad_c, cx, cy, workspace, has_bias):
-    i, f, g, o = _CHUNK(read(workspace), 4, 1)
-    t, dc, do = _TANH(read(cy)), None if grad_c is None else read(grad_c), constant(0, cx.dtype, tuple(cx.shape))
-    if grad_h is not None:
-        dh = read(grad_h)
+    dtype, (dh, dc, before, after, saved) = _wide(grad_h, grad_c, cx, cy, workspace)
+    i, f, g, o = _CHUNK(saved, 4, 1)
+    if dh is None:
+        do = ms.ops.ZerosLike()(before)
+    else:
+        t = _TANH(after)
         do, through = _SIGMOID_GRAD(o, _MUL(dh, t)), _TANH_GRAD(t, _MUL(dh, o))
         dc = through if dc is None else _ADD(through, dc)
-    di, df = _SIGMOID_GRAD(i, _MUL(dc, g)), _SIGMOID_GRAD(f, _MUL(dc, read(cx)))
+    di, df = _SIGMOID_GRAD(i, _MUL(dc, g)), _SIGMOID_GRAD(f, _MUL(dc, before))
     gates = _CONCAT((di, df, _TANH_GRAD(g, _MUL(dc, i)), do))
-    return gates, _MUL(dc, f), sum_rows(gates) if has_bias else None
+    return _narrow(dtype, gates, _MUL(dc, f), sum_rows(gates) if has_bias else None)
 
 
 @kernel("_thnn_fused_gru_cell", variants=False)
 def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
     """(h, workspace); the workspace holds r, z, n, hx and the hidden part of n."""
-    (ir, iz, i_n), (hr, hz, hn) = (
-        _CHUNK(_gates(*p), 3, 1) for p in ((input_gates, input_bias), (hidden_gates, hidden_bias))
-    )
+    dtype, (gi, gh, h, bi, bh) = _wide(input_gates, hidden_gates, hx, input_bias, hidden_bias)
+    (ir, iz, i_n), (hr, hz, hn) = _CHUNK(_biased(gi, bi), 3, 1), _CHUNK(_biased(gh, bh), 3, 1)
     r, z = _SIGMOID(_ADD(ir, hr)), _SIGMOID(_ADD(iz, hz))
-    n, h = _TANH(_ADD(i_n, _MUL(r, hn))), read(hx)
-    return _ADD(n, _MUL(z, _SUB(h, n))), _CONCAT((r, z, n, h, hn))
+    n = _TANH(_ADD(i_n, _MUL(r, hn)))
+    return _narrow(dtype, _ADD(n, _MUL(z, _SUB(h, n))), _CONCAT((r, z, n, h, hn)))
 
 
 @kernel("_thnn_fused_gru_cell_backward", variants=False)
 def gru_cell_backward(grad_h, workspace, has_bias):
-    r, z, n, h, hn = _CHUNK(read(workspace), 5, 1)
-    g = read(grad_h)
+    dtype, (g, saved) = _wide(grad_h, workspace)
+    r, z, n, h, hn = _CHUNK(saved, 5, 1)
     gz = _MUL(g, z)
     dn = _TANH_GRAD(n, _SUB(g, gz))
     dr, dz = _SIGMOID_GRAD(r, _MUL(dn, hn)), _SIGMOID_GRAD(z, _MUL(g, _SUB(h, n)))
     gi, gh = _CONCAT((dr, dz, dn)), _CONCAT((dr, dz, _MUL(dn, r)))
-    return gi, gh, gz, *((sum_rows(gi), sum_rows(gh)) if has_bias else (None, None))
+    biases = (sum_rows(gi), sum_rows(gh)) if has_bias else (None, None)
+    return _narrow(dtype, gi, gh, gz, *biases)
 
 
 # ----------------------------------------------------------------------------------- one LSTM layer in one primitive
@@ -104,14 +118,15 @@ def rnn_layer(x, w_ih, w_hh, b_ih, b_hh, hx, cx, reverse, batch_sizes, mode, hid
     if mode != _LSTM or batch_sizes or x.dtype is torch.float64:
         raise Decline("expected a dense float32 LSTM")
     v = _REVERSE(_f32(x)) if reverse else _f32(x)
-    y, h, c, workspace, _ = _lstm(False, x.shape[-1], hidden)(v, _state(hx), _state(cx), _packed(w_ih, w_hh, b_ih, b_hh))
+    weights = _packed(w_ih, w_hh, b_ih, b_hh)
+    y, h, c, workspace, _ = _lstm(False, x.shape[-1], hidden)(v, _state(hx), _state(cx), weights)
     h, c = _RESHAPE(h, tuple(hx.shape)), _RESHAPE(c, tuple(cx.shape))
     return *(cast(u, x.dtype) for u in (_REVERSE(y) if reverse else y, h, c)), workspace
 
 
 @kernel("mkldnn_rnn_layer_backward", variants=False)
-def rnn_layer_backward(x, w_ih, w_hh, b_ih, b_hh, hx, cx, y, hy, cy, grad_y, grad_h, grad_c, reverse, mode, hidden, layers,
-                       has_biases, train, bidirectional, batch_sizes, batch_first, workspace):  # fmt: skip
+def rnn_layer_backward(x, w_ih, w_hh, b_ih, b_hh, hx, cx, y, hy, cy, grad_y, grad_h, grad_c, reverse, mode, hidden,
+                       layers, has_biases, train, bidirectional, batch_sizes, batch_first, workspace):  # fmt: skip
     order = _REVERSE if reverse else lambda v: v
     gy, gh, gc = (
         constant(0, torch.float32, tuple(like.shape)) if g is None else _f32(g)
@@ -201,12 +216,16 @@ def _part(v, start, stop):
     return _AS_STRIDED(v, (stop - start, n), (n, 1), v.storage_offset() + start * n)
 
 
+def _top(v, n):
+    return v if v.shape[0] == n else _part(v, 0, n)
+
+
 def _fit(v, n, fill, cut):
     """The state v for the n sequences of the next step: rows that end go to `cut`, rows that begin come from `fill`."""
     now = v.shape[0]
     if n < now:
         cut.append(_part(v, n, now))
-        return _part(v, 0, n)
+        return _top(v, n)
     return _FLAT((v, _part(fill, now, n))) if n > now else v
 
 
@@ -216,7 +235,7 @@ def _join(parts):
 
 def _scan(order, sizes, first, fill, step):
     """Carry a state through the steps in `order`; the final state has the rows that ended earlier behind it."""
-    cut, v = [], _part(first, 0, sizes[order[0]]) if sizes[order[0]] != first.shape[0] else first
+    cut, v = [], _top(first, sizes[order[0]])
     for t in order:
         v = step(t, _fit(v, sizes[t], fill, cut))
     return _join([v, *reversed(cut)])
@@ -229,7 +248,7 @@ def _gru_forward(gates, hidden, bias, order, sizes, h0):
     def step(t, h):
         hg = multiply(h, hidden, False, True)
         if bias is not None:
-            hg = _ADD(hg, bias if bias.shape[0] == sizes[t] else _part(bias, 0, sizes[t]))
+            hg = _ADD(hg, _top(bias, sizes[t]))
         width = h.shape[1]
         (x_rz, x_n), (h_rz, h_n) = (_SPLIT(g, (2 * width, width), 1) for g in (gates[t], hg))
         rz = _SIGMOID(_ADD(x_rz, h_rz))
@@ -266,7 +285,9 @@ def _rnn_forward(activate):
 
         def step(t, h):
             g = _ADD(gates[t], multiply(h, hidden, False, True))
-            after = activate(g if bias is None else _ADD(g, bias if bias.shape[0] == sizes[t] else _part(bias, 0, sizes[t])))
+            if bias is not None:
+                g = _ADD(g, _top(bias, sizes[t]))
+            after = activate(g)
             saved[t] = (h, after)
             return after
 
@@ -357,7 +378,8 @@ def _direction(step, x, state, sizes, weights, reverse):
     tensors = [x, *state, *(w for w in weights if w is not None)]
     if (
         step in _LAYERS and x.numel() and tensors[0].dtype in (torch.float32, torch.float64)
-        and all(t.dtype is x.dtype for t in tensors) and state[0].shape[0] == (x.shape[1] if sizes is None else sizes[0])
+        and all(t.dtype is x.dtype for t in tensors)
+        and state[0].shape[0] == (x.shape[1] if sizes is None else max(sizes))
         and not torch.is_autocast_enabled("mindspore") and torch._C._functorch.peek_interpreter_stack() is None
     ):  # fmt: skip
         return _fast(step, x, state, sizes, weights, reverse)
@@ -369,6 +391,8 @@ def _direction(step, x, state, sizes, weights, reverse):
 
 def _run(step, x, hx, sizes, params, has_biases, num_layers, dropout, train, bidirectional):
     """(output, *final states) of stacked layers; hx is a tuple of stacked initial states."""
+    if sizes is None and not len(x):
+        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
     directions = 2 if bidirectional else 1
     projected = step is _step_lstm and hx[0].shape[2] != hx[1].shape[2]
     per = (4 if has_biases else 2) + projected
@@ -398,9 +422,8 @@ def _run(step, x, hx, sizes, params, has_biases, num_layers, dropout, train, bid
 
 
 def _dense(step, x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first):
-    y, *states = _run(
-        step, x.transpose(0, 1) if batch_first else x, hx, None, params, has_biases, num_layers, dropout, train, bidirectional
-    )
+    x = x.transpose(0, 1) if batch_first else x
+    y, *states = _run(step, x, hx, None, params, has_biases, num_layers, dropout, train, bidirectional)
     return y.transpose(0, 1) if batch_first else y, *states
 
 
