@@ -47,7 +47,7 @@ def kernel(*names, layout=False, variants=True):
             if variants:
                 for form, make in ((_inplace_form(op), _inplace), (_out_form(op), _out)):
                     if form is not None:
-                        _derived.setdefault(_name(form), (fn, make(form, fn, layout is True)))
+                        _derived.setdefault(_name(form), (fn, make(form, op, fn, layout is True)))
         return fn
 
     return register
@@ -152,7 +152,7 @@ def _as_image(op, args, kwargs, v):
 _LAYOUTS = {True: _as_meta, "input": _as_input, "image": _as_image}
 
 
-def _inplace(form, fn, pointwise):
+def _inplace(form, op, fn, pointwise):
     def run(self, *args, **kwargs):
         if pointwise:
             _refuse_partial_overlap(self, args)
@@ -168,7 +168,7 @@ def _inplace(form, fn, pointwise):
     return run
 
 
-def _out(form, fn, pointwise):
+def _out(form, op, fn, pointwise):
     outs = [a.name for a in form._schema.arguments if a.is_out]
 
     def run(*args, **kwargs):
@@ -186,7 +186,11 @@ def _out(form, fn, pointwise):
         for value, target in zip(values, targets):
             if pointwise:
                 _refuse_partial_overlap(target, args)
-            resize_output(target, value.shape)
+            if resize_output(target, value.shape) and pointwise:
+                for a in args:
+                    if isinstance(a, Tensor) and not a.is_contiguous():
+                        aten.as_strided_(target, value.shape, fallback.on_meta(op, args, kwargs).stride())
+                        break
             write(target, value)
         return targets[0] if len(targets) == 1 else tuple(targets)
 

@@ -396,9 +396,9 @@ def resize(x, size):
 
 
 def resize_output(out, shape):
-    """torch's rule for `out=`: resize when the shape differs, with a warning unless `out` was empty."""
+    """torch's rule for `out=`: resize when the shape differs, with a warning unless `out` was empty. True if resized."""
     if tuple(out.shape) == tuple(shape):
-        return
+        return False
     if out.numel():
         import warnings
 
@@ -408,6 +408,7 @@ def resize_output(out, shape):
             stacklevel=2,
         )
     resize(out, shape)
+    return True
 
 
 # ------------------------------------------------------------------------------------------- storages as torch sees them
