@@ -1,7 +1,9 @@
 """TrainForwardBackward, TrainOptim, TrainClear and GradientAccumulation on MindSpore Cells, in both modes."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -194,6 +196,19 @@ def test_checkpoint_resumes_on_the_same_curve(tmp_path):
     assert difference(weights(network), expected) < 1e-6
 
 
+def test_sums_cloned_from_other_sums_are_another_window():
+    network, loss_fn, optimizer = make()
+    with_loss = nn.WithLossCell(network, loss_fn)
+    first = optimizer.parameters.clone(prefix="first", init="zeros")
+    forward_backward = TrainForwardBackward(with_loss, optimizer, first)
+    second = first.clone(prefix="second", init="zeros")
+    forward_backward(Tensor(X), Tensor(Y))
+    with pytest.raises(RuntimeError, match="empty window"):
+        TrainOptim(optimizer, second)()
+    TrainOptim(optimizer, list(first))()
+    assert difference(weights(network), full_batches([(0, 40)])[1]) < 1e-5
+
+
 def test_stop_requested_by_a_callback():
     class Stop(Callback):
         def on_train_step_end(self, run_context):
@@ -260,6 +275,24 @@ def test_wrong_arguments():
         TrainOptim(optimizer, grad_sum)()
     with pytest.raises(ValueError, match="weight to be a positive number; received 0"):
         GradientAccumulation(network, loss_fn, optimizer, weight=lambda *batch: 0).train_process(1, pipeline(4))
+
+
+def test_native_example_reads_idx_files(tmp_path):
+    random = np.random.RandomState(0)
+    for part in ("train", "t10k"):
+        files = {
+            f"{part}-images-idx3-ubyte": (2051, random.randint(0, 256, (128, 28, 28), dtype=np.uint8)),
+            f"{part}-labels-idx1-ubyte": (2049, random.randint(0, 10, 128, dtype=np.uint8)),
+        }
+        for name, (magic, array) in files.items():
+            (tmp_path / name).write_bytes(np.array([magic, *array.shape], ">u4").tobytes() + array.tobytes())
+    script = Path(__file__).parents[2] / "examples" / "mindspore_native.py"
+    command = [sys.executable, str(script), "--data", str(tmp_path), "--epochs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^loss: 2\.\d{6}  \[  0/  2\]$", done.stdout, re.M)
+    assert "Test accuracy after 1 epochs" in done.stdout
+    assert (tmp_path / "misclassified.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_import_of_the_package_does_not_start_mindspore():

@@ -199,6 +199,19 @@ def test_unequal_batches_with_weight():
         assert difference(train(12, 4), expected) > 1e-4
 
 
+def test_weights_reach_the_compiled_graphs():
+    """Each micro-batch has another weight; a graph must not keep the first."""
+
+    def trained():
+        number = iter(range(1, 100))
+        return train(4, 4, weight=lambda data, label: next(number))
+
+    expected = trained()
+    assert difference(expected, train(4, 4)) > 1e-3
+    mindspore.set_context(mode=GRAPH)
+    assert difference(trained(), expected) < 1e-5
+
+
 @pytest.mark.parametrize("level", ["O2", "O3"])
 def test_amp_levels_compute_in_float16(level):
     network, loss_fn, optimizer = make()
@@ -246,6 +259,27 @@ def test_callbacks_count_updates(tmp_path, capsys):
     saved = mindspore.load_checkpoint(str(tmp_path / "net-2_3.ckpt"))
     assert {"0.weight", "moments.0.weight", "global_step", "scale_sense"} <= set(saved)
     assert not [name for name in saved if "accu_grads" in name]
+
+
+def test_checkpoint_resumes_on_the_same_curve(tmp_path):
+    """Weights, moments and the loss scale's state; saved at the end of a window."""
+
+    def trainer(seed):
+        network, loss_fn, optimizer = make(seed)
+        manager = DynamicLossScaleManager(64, 2, 2)  # grows after each second update
+        return network, Model_ACCU(network, loss_fn, optimizer, grad_accumulation_step=4, loss_scale_manager=manager)
+
+    network, whole = trainer(0)
+    whole.train(2, pipeline(4))
+    _, half = trainer(0)
+    half.train(1, pipeline(4), ModelCheckpoint("net", str(tmp_path), CheckpointConfig(save_checkpoint_steps=3)))
+    other, resumed = trainer(5)
+    saved = mindspore.load_checkpoint(str(tmp_path / "net-1_3.ckpt"))
+    mindspore.load_param_into_net(resumed.train_network, saved)
+    resumed.train(2, pipeline(4), initial_epoch=1)
+    assert difference(weights(other), weights(network)) < 1e-6
+    scales = [m.train_network.scale_sense.asnumpy() for m in (whole, half, resumed)]
+    assert scales[0] == scales[2] > scales[1]
 
 
 def test_fit_and_eval():

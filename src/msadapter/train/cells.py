@@ -156,7 +156,7 @@ class TrainClear(nn.Cell):
                 f"TrainClear: expected one tensor of zeros of each shape in grad_sum, {_shapes(grad_sum)}; received "
                 f'{_shapes(zeros)}. Make them with optimizer.parameters.clone(prefix="zeros", init="zeros").'
             )
-        self.grad_sum = grad_sum
+        self.grad_sum = ParameterTuple(grad_sum)
         self.totals = window_totals(grad_sum)
         self.has_zeros = zeros is not None
         self.zeros = zeros if zeros is not None else ()
@@ -356,10 +356,12 @@ class _SumOverRanks(nn.Cell):
 def window_totals(grad_sum) -> Parameter:
     """The totals of the window in `grad_sum`; cells made with the same `grad_sum` get the same Parameter."""
     first = grad_sum[0]
-    if not hasattr(first, "window_totals"):
+    owner, totals = getattr(first, "window_totals", (None, None))
+    if owner != id(first):  # none yet, or another's: Parameter.clone copies attributes
         name = f"{first.name}.window_totals"
-        first.window_totals = Parameter(Tensor(np.zeros(3, np.float32)), name=name, requires_grad=False)
-    return first.window_totals
+        totals = Parameter(Tensor(np.zeros(3, np.float32)), name=name, requires_grad=False)
+        first.window_totals = (id(first), totals)
+    return totals
 
 
 def gradient_sums(optimizer, prefix: str) -> ParameterTuple:
@@ -442,8 +444,13 @@ def data_parallel_ranks() -> int:
 
 def same_start(network, optimizer, batches: int) -> None:
     """In data-parallel mode: every rank starts from rank 0's parameters and has the same number of batches."""
-    ranks = data_parallel_ranks()
-    if ranks == 1:
+    if data_parallel_ranks() == 1:
+        if GlobalComm.INITED and get_group_size() > 1:
+            warnings.warn(
+                f"{get_group_size()} ranks train in parallel_mode stand_alone, each by itself. To train together: "
+                "mindspore.set_auto_parallel_context(parallel_mode='data_parallel') before the cells are made.",
+                stacklevel=3,
+            )
         return
     counts = ops.AllGather()(Tensor([batches], float32)).asnumpy().astype(int).tolist()
     if len(set(counts)) > 1:
@@ -534,7 +541,7 @@ def check_grad_sum(where: str, grad_sum, optimizer) -> ParameterTuple:
     elif [tuple(g.shape) for g in grad_sum] != shapes:
         received = f"shapes {_shapes(grad_sum)}"
     else:
-        return grad_sum
+        return ParameterTuple(grad_sum)
     raise ValueError(
         f"{where}: expected grad_sum to hold one Parameter of each shape {shapes}; received {received}. Make it with "
         'optimizer.parameters.clone(prefix="grad_sum", init="zeros").'
