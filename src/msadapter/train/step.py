@@ -16,7 +16,7 @@ What happens at the boundary of a window, once each and in this order:
     schedule    only after an update                             scheduler.step
     clear       every p.grad is None again                       Window.clear
 
-It works on any device of torch. docs/accumulation.md tells what may go wrong in such loops and why it does not here.
+It works on any device. docs/accumulation.md tells what may go wrong in such loops and why it does not here.
 """
 
 import contextlib
@@ -259,10 +259,11 @@ class TrainStep:
         norm, updated = None, False
         self._applying = True
         try:
-            total = window.close(self.group, scale)
-            self.reductions += self.group is not None
-            if total > 0:
-                norm, updated = self._update(scale)
+            with _no_autocast(window.params[0].device.type):
+                total = window.close(self.group, scale)
+                self.reductions += self.group is not None
+                if total > 0:
+                    norm, updated = self._update(scale)
         finally:
             self._applying = False
             window.clear(self.model)
@@ -305,7 +306,7 @@ class TrainStep:
         """What a run needs, besides the states of model, optimizer and scheduler, to resume inside a window.
 
             version, accumulate, updates, skips
-            window    count, weight, first_weight, scale; gradients: a tensor or None per parameter of the optimizer
+            window    count, weight, unit, scale; gradients: a tensor or None per parameter of the optimizer
             scaler    scaler.state_dict(), or None
             rng       torch: the CPU generator, (N,) uint8 (dropout on the device draws from it); python: `random`
 
@@ -392,7 +393,7 @@ def _guard(step):
 
 
 def _no_autocast(device):
-    """Outside of autocast, also when the user's `with torch.autocast` surrounds the step: that is for forward only."""
+    """Outside of the user's `with torch.autocast` around the step: that is for the forward pass only."""
     if torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return contextlib.nullcontext()
