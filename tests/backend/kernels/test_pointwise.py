@@ -70,6 +70,12 @@ def test_erfinv_at_the_ends():
     check(torch.erfinv, torch.tensor([1.0, -1.0, 0.0, 0.9999, -0.99999, 1.5]), grad=False)
 
 
+@pytest.mark.parametrize("dtype", [*INTEGERS, torch.bool], ids=str)
+def test_bitwise_not(dtype):
+    for x in layouts(numbers(dtype)):
+        check(torch.bitwise_not, x)
+
+
 def test_digamma_below_zero():
     x = torch.tensor([-0.5, -1.0, -2.3, 0.0, -0.0, -7.9, 0.25, 30.0, 1.4616321])
     for dtype in (torch.float32, torch.float64):

@@ -44,6 +44,22 @@ def test_special_values(fn):
     check(lambda x: fn(x[3], 0), x)
 
 
+def test_safe_softmax():
+    inf, nan = math.inf, math.nan
+    x = torch.tensor([[1.0, nan, 3.0], [inf, 2.0, -1.0], [-inf, -inf, -inf], [-inf, 0.0, 1.0], [nan, -inf, nan]])
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        check(lambda x: torch.ops.aten._safe_softmax(x, -1), x.to(dtype), grad=False)
+    check(lambda x: torch.ops.aten._safe_softmax(x, 1), torch.randn(2, 5, 7).transpose(0, 1), stride=False)
+    q = torch.randn(2, 2, 4, 8)
+    check(
+        lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m),
+        q,
+        torch.ones(4, 4).tril() == 1,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
 def test_in_a_loss():
     x = torch.randn(8, 10)
     check(lambda x: F.softmax(x, 1).log().mean(), x)

@@ -86,7 +86,7 @@ def isnan(v):
 _EXP, _POW, _TANH, _ADD, _MUL, _SUB, _DIV = P.Exp(), P.Pow(), P.Tanh(), P.Add(), P.Mul(), P.Sub(), P.RealDiv()
 _ABS, _SQUARE, _TRUNC, _RINT, _LOG, _ERF = P.Abs(), P.Square(), P.Trunc(), P.Rint(), P.Log(), P.Erf()
 _NE, _EQ, _LESS, _NOT, _OR, _AND = P.NotEqual(), P.Equal(), P.Less(), P.LogicalNot(), P.LogicalOr(), P.LogicalAnd()
-_DIV_NO_NAN, _RECIPROCAL, _MAXIMUM = P.DivNoNan(), P.Reciprocal(), P.Maximum()
+_DIV_NO_NAN, _RECIPROCAL, _MAXIMUM, _INVERT = P.DivNoNan(), P.Reciprocal(), P.Maximum(), P.Invert()
 
 ONE, TWO, HALF, E = (constant(v, torch.float32) for v in (1, 2, 0.5, math.e))
 _EXP_BY_POW = 4096  # elements up to which Pow, forty times slower per element, costs no more than the call
@@ -173,7 +173,11 @@ def signbit(v):
 
 # ---------------------------------------------------------------------------------------------------------------- unary
 
-SAME = {"neg": P.Neg(), "relu": relu, "bitwise_not": P.Invert()}  # every dtype
+SAME = {
+    "neg": P.Neg(),
+    "relu": relu,
+    "bitwise_not": lambda v: (_NOT if v.dtype == ms.bool_ else _INVERT)(v),
+}  # every dtype
 REAL = {"abs": _ABS, "sign": P.Sign(), "sgn": P.Sign()}  # every dtype but complex
 FLOAT = {  # integers become float
     "exp": exp, "log": _LOG, "log1p": P.Log1p(), "expm1": P.Expm1(), "sqrt": P.Sqrt(), "rsqrt": P.Rsqrt(),

@@ -1,26 +1,42 @@
 """Softmax and log-softmax with their gradients."""
 
+import math
+
 import torch
 from mindspore.ops.auto_generate import gen_ops_prim as prim
 
 from ..registry import Decline, kernel
-from ..storage import cast, constant, ms, read
+from ..storage import TORCH_DTYPE, cast, constant, ms, read
 from .pointwise import WIDER, exp
 from .reduction import dims_of, with_index
 
 P = ms.ops
 
 _SUM, _SUB, _MUL, _DIV, _LOG = prim.SumExt(), P.Sub(), P.Mul(), P.RealDiv(), P.Log()
+_DIV_NO_NAN, _EQ, _ALL, _MASKED_FILL = P.DivNoNan(), P.Equal(), P.ReduceAll(True), P.MaskedFill()
 _SOFTMAX = {}  # dim: primitive
+
+
+def _primitive(dim):
+    if dim not in _SOFTMAX:
+        _SOFTMAX[dim] = P.Softmax(dim)
+    return _SOFTMAX[dim]
 
 
 def _softmax_of(v, dim):
     """Softmax leaves a row with NaN or infinity half done, and makes zeros of a row of -inf: dividing by the row's sum,
     1 otherwise, turns all of it into torch's NaN."""
-    if dim not in _SOFTMAX:
-        _SOFTMAX[dim] = P.Softmax(dim)
-    y = _SOFTMAX[dim](v)
+    y = _primitive(dim)(v)
     return _DIV(y, _SUM(y, (dim,), True, None))
+
+
+def _safe_softmax_of(v, dim):
+    """As `_softmax_of`, with zeros for a row of -inf. In float32, 0 / 0 has to be 0; in float64 such a row is NaN."""
+    if v.dtype != ms.float32:
+        empty = _ALL(_EQ(v, constant(-math.inf, TORCH_DTYPE[v.dtype])), (dim,))
+        return _MASKED_FILL(_softmax_of(v, dim), empty, constant(0, TORCH_DTYPE[v.dtype]))
+    y = _primitive(dim)(v)
+    return _DIV_NO_NAN(y, _SUM(y, (dim,), True, None))
 
 
 def _log_softmax_of(v, dim):
@@ -41,6 +57,16 @@ def _forward(name, fn):
         if not dims:
             return cast(P.Reshape()(fn(P.Reshape()(v, (1,)), 0), ()), dtype)
         return cast(fn(v, dims[0]), dtype)
+
+
+@kernel("_safe_softmax")
+def safe_softmax(x, dim, dtype=None):
+    if x.dtype is not (dtype or x.dtype) or not x.dtype.is_floating_point:
+        raise Decline("another dtype")
+    dims = dims_of(x, dim)
+    if x.numel() == 0 or not dims:
+        raise Decline("nothing to sum")
+    return cast(_safe_softmax_of(cast(read(x), WIDER.get(x.dtype, x.dtype)), dims[0]), x.dtype)
 
 
 _forward("_softmax", _softmax_of)
