@@ -8,11 +8,12 @@ from mindspore.ops.operations import _grad_ops
 
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
+from .scatter import sums
 
 P = ms.ops
 _RESHAPE, _SUM, _IS_NAN, _SELECT = P.Reshape(), P.ReduceSum(), P.IsNan(), P.Select()
 _MINIMUM, _MAXIMUM = P.Minimum(), P.Maximum()
-_GATHER, _SCATTER_ADD = P.GatherD(), P.TensorScatterElements(1, "add")
+_GATHER = P.GatherD()
 _ADAPTIVE_AVG_GRAD = {2: _grad_ops.AdaptiveAvgPool2DGrad(), 3: _grad_ops.AdaptiveAvgPool3DGrad()}
 HALF = {torch.float16, torch.bfloat16}  # computed in float32
 
@@ -115,8 +116,8 @@ def _max_pool_grad(grad, x, index, rank):
     dtype = torch.float32 if x.dtype in HALF else x.dtype
     if not grad.numel():
         return constant(0, x.dtype, tuple(x.shape))
-    target = constant(0, dtype, (int(np.prod(x.shape[:-rank])), int(np.prod(x.shape[-rank:]))))
-    v = _SCATTER_ADD(target, _rows(read(index), rank), _rows(cast(read(grad), dtype), rank))
+    rows = (int(np.prod(x.shape[:-rank])), int(np.prod(x.shape[-rank:])))
+    v = sums(rows, 1, _rows(read(index), rank), _rows(cast(read(grad), dtype), rank))
     return _result(v, tuple(x.shape), x.dtype)
 
 

@@ -1,9 +1,10 @@
 """Scattering along a dimension, with or without a reduction.
 
 TensorScatterElements only replaces here: its "add" loses some of the summands that meet, as its threads do not wait for
-one another. TensorScatterAdd and UnsortedSegmentSum add up right; they are given one linear index.
+one another. TensorScatterAdd and ScatterNd add up right; they are given one linear index.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -16,9 +17,9 @@ from .index import check_dim, index_of, moved, moved_back, same_dtype, values_of
 P = ms.ops
 _ADD, _MUL, _DIV, _FLOORDIV, _MAXIMUM = P.Add(), P.Mul(), P.Div(), P.FloorDiv(), P.Maximum()
 _RESHAPE, _UPDATE, _UPDATE_ADD = P.Reshape(), P.TensorScatterUpdate(), P.TensorScatterAdd()
-_SEGMENT_SUM = P.UnsortedSegmentSum()
+_SCATTER_ND = P.ScatterNd()
 _ELEMENTS = {}  # axis -> TensorScatterElements
-_MANY = 2048  # summands from which UnsortedSegmentSum and an addition beat TensorScatterAdd
+_MANY = 2048  # summands from which ScatterNd and an addition beat TensorScatterAdd
 _REDUCTION = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min", "mean": "add"}
 _FLAT_REDUCE = {"mul": P.TensorScatterMul(), "max": P.TensorScatterMax(), "min": P.TensorScatterMin()}
 
@@ -114,8 +115,13 @@ def _elements(v, dim, i, s, reduction):
         return _RESHAPE(_flat(v, dim, i, s, _FLAT_REDUCE[reduction]), shape)
     if i.size < _MANY:
         return _RESHAPE(_flat(v, dim, i, s, _UPDATE_ADD), shape)
-    sums = _SEGMENT_SUM(_RESHAPE(s, (i.size,)), _RESHAPE(_linear(v.shape, dim, i), (i.size,)), v.size)
-    return _ADD(v, _RESHAPE(sums, v.shape))
+    return _ADD(v, sums(v.shape, dim, i, s))
+
+
+def sums(shape, dim, i, s):
+    """Zeros of `shape` with s added at the positions i along dim."""
+    index = _RESHAPE(_linear(shape, dim, i), (-1, 1))
+    return _RESHAPE(_SCATTER_ND(index, _RESHAPE(s, (-1,)), (math.prod(shape),)), shape)
 
 
 def _flat(v, dim, i, s, scatter):
@@ -127,12 +133,17 @@ def _linear(shape, dim, i):
     """Row-major position in `shape` of element i along dim; the part that the shape alone decides is a constant."""
     if i.ndim == 1:
         return i
-    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    base = np.zeros(i.shape, np.int64)
-    for d, n in enumerate(i.shape):
+    step = math.prod(shape[dim + 1 :])
+    return _ADD(i if step == 1 else _MUL(i, constant(step, torch.int64)), _base(shape, dim, i.shape))
+
+
+@functools.lru_cache(16)
+def _base(shape, dim, size):
+    base = np.zeros(size, np.int64)
+    for d, n in enumerate(size):
         if d != dim:
-            base += (np.arange(n) * strides[d]).reshape([-1 if k == d else 1 for k in range(i.ndim)])
-    return _ADD(_MUL(i, constant(strides[dim], torch.int64)), ms.Tensor.from_numpy(base))
+            base += (np.arange(n) * math.prod(shape[d + 1 :])).reshape([-1 if k == d else 1 for k in range(len(size))])
+    return ms.Tensor.from_numpy(base)
 
 
 @kernel("scatter_reduce.two")
