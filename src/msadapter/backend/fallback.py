@@ -160,8 +160,8 @@ def on_meta(op, args, kwargs):
 
     def to_meta(x):
         if isinstance(x, torch.Tensor):
-            if x.device.type != "mindspore":
-                return x
+            if x.device.type != "mindspore" and not (x.device.type == "cpu" and x.dim()):
+                return x  # a host tensor that is not a scalar only comes here where it may meet the device
             return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
         if isinstance(x, torch.device):
             return torch.device("meta")
