@@ -5,6 +5,7 @@ of DataLoader workers. Where such a tensor meets a device tensor it is moved, an
 
 * inside a kernel, `storage.read` moves it (`Host.implicit`);
 * one that requires grad is moved before autograd sees the op (`DeviceMode`), so that its gradient comes back to it;
+* one that C++ refuses before any kernel runs is moved, and the function called again (`DeviceMode`);
 * parameters and buffers of modules move when they are registered, keeping their identity;
 * NumPy, matplotlib and scikit-learn read device tensors through `Tensor.numpy`, as a copy;
 * DataLoader workers stay on the host, and a dataset's device tensors reach them as host tensors.
@@ -29,7 +30,7 @@ _AS_GIVEN = {
     torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__, torch.autograd.grad, torch.autograd.backward,
 }  # fmt: skip
 
-# Functions that compare devices before any kernel runs. Their integer arguments (batch sizes) belong on the host.
+# Functions that compare devices before any kernel runs, and whose integer arguments (batch sizes) belong on the host.
 _CHECKED = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu,
             torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell}  # fmt: skip
 
@@ -78,7 +79,15 @@ class DeviceMode(torch.utils._device.DeviceContext):
                 kwargs["pin_memory"] = False
         elif (_host_grad(args) and torch.is_grad_enabled() and func not in _AS_GIVEN) or func in _CHECKED:
             args, kwargs = _join(func, args, kwargs)
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:  # C++ that compares devices before any kernel runs
+            if not (Host.implicit and "device" in str(error)) or func in _AS_GIVEN:
+                raise
+            joined = _join(func, args, kwargs)
+            if joined[0] is args:
+                raise
+        return func(*joined[0], **joined[1])
 
 
 def _host_grad(args):
@@ -92,8 +101,9 @@ def _host_grad(args):
 
 
 def _join(func, args, kwargs):
-    """Move the host tensors among the arguments if one of the others is on the device."""
-    if not any(map(_is_device, tree_leaves((args, kwargs)))):
+    """Move the host tensors among the arguments, if there are any and one of the others is on the device."""
+    leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    if not (any(x.is_cpu and x.dim() for x in leaves) and any(map(_is_device, leaves))):
         return args, kwargs
     name = getattr(func, "__name__", "")
     inplace = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
