@@ -26,6 +26,12 @@ def empty(size, dtype=None, layout=None, device=None, pin_memory=None, memory_fo
     return new_empty(size, dtype, torch.empty(size, device="meta", memory_format=memory_format).stride())
 
 
+@raw("_efficientzerotensor")
+def efficient_zero_tensor(size, dtype=None, layout=None, device=None, pin_memory=None):
+    """Autograd's zeros. They need no bit of their own here: a buffer that nobody wrote reads as zeros."""
+    return new_empty(size, dtype or torch.get_default_dtype())
+
+
 @raw("empty_strided")
 def empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memory=None):
     _check_device(device)
