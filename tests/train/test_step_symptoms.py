@@ -185,6 +185,37 @@ def test_b15_more_steps_than_batches_is_an_error():
                 step(*batch)
 
 
+@pytest.mark.parametrize("how", ["plain", "enumerate", "workers", "flush", "enough", "two loaders", "next(iter)"])
+def test_b15_plain_loop_over_a_data_loader(how):
+    """The second epoch begins without an update: an error. Loops that are in order go on."""
+    pairs = [(x[i], y[i]) for x, y in make_batches(3) for i in range(4)]
+    workers = {"num_workers": 1, "persistent_workers": True} if how == "workers" else {}
+    loader = torch.utils.data.DataLoader(pairs, batch_size=4, **workers)
+    model = make_model()
+    step = TrainStep(model, nn.CrossEntropyLoss(), cases.make_optimizer(model), accumulate=3 if how == "enough" else 8)
+
+    def run():
+        longer = iter(torch.utils.data.DataLoader(pairs, batch_size=1)) if how == "two loaders" else None
+        for _ in range(3):
+            if how == "next(iter)":
+                step(*next(iter(loader)))
+                continue
+            for _, batch in enumerate(loader) if how == "enumerate" else zip(range(9), loader):
+                step(*batch)
+                if longer is not None:
+                    next(longer)
+            if how == "flush":
+                step.flush()
+
+    if how in ("plain", "enumerate", "workers"):
+        with pytest.raises(RuntimeError, match="accumulate=8 is larger than the 3 micro-batches of an epoch: not one"):
+            run()
+        assert step.pending == 3
+    else:
+        run()
+    step.flush()
+
+
 def test_b15_plain_loop_says_so_when_it_ends(monkeypatch):
     """A plain loop that forgets flush(): the error comes when the step goes, and is printed at the end of a script."""
     caught = []

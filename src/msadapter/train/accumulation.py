@@ -7,16 +7,18 @@ gradient is
 
 which is the gradient of one batch that holds all the micro-batches. In between, `p.grad` holds the running sum
 
-    scale * sum_i (w_i / w_first) * grad(L_i)                                 -> Window.factor, TrainStep._backward
+    scale * sum_i (w_i / unit) * grad(L_i)                                    -> Window.factor, TrainStep._backward
 
-w_first, the first weight of the window that is not 0, keeps the loss of each backward pass near the mean loss: with
-plain token counts the backward pass in float16 would overflow long before the full batch does. It cancels in `close`;
-a window of one micro-batch multiplies and divides by nothing, and is bitwise the plain loop.
+The unit is the first weight of the window that is not 0 (or a later one that is over 4 times larger). It keeps the loss
+of each backward pass near the mean loss: with plain token counts the backward pass in float16 would overflow long
+before the full batch does. It cancels in `close`; a window of one micro-batch multiplies and divides by nothing, and is
+bitwise the plain loop.
 
 Parameters in float16 or bfloat16 are summed in float32 aside from `p.grad` (which is None between calls): a sum of K
 terms in bfloat16 loses log2(K) of its 8 bits.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -40,7 +42,7 @@ class Window:
 
     def _clear(self):
         self.count, self.weight = 0, 0.0
-        self.first: float | None = None  # w_first
+        self.unit: float | None = None
         self.scale: float | None = None  # the loss scale of the window's first backward pass
         self.sums: dict[torch.Tensor, torch.Tensor] = {}  # 16-bit parameter -> float32 sum
         self.seen: list = []
@@ -67,10 +69,15 @@ class Window:
                 p.grad = None
 
     def factor(self, weight: float) -> float:
-        """What multiplies the mean loss of a micro-batch of this weight (> 0): w_i / w_first."""
-        if self.first is None:
-            self.first = weight
-        return weight / self.first
+        """What multiplies the mean loss of a micro-batch of this weight (> 0): w_i / unit, at most 4."""
+        if self.unit is None:
+            self.unit = weight
+        elif weight > 4 * self.unit:
+            sums = [*self.sums.values(), *(p.grad for p in self.params if p.grad is not None)]
+            if sums:
+                torch._foreach_mul_(sums, self.unit / weight)
+            self.unit = weight
+        return weight / self.unit
 
     def collect(self) -> None:
         """After a backward pass: refuse sparse gradients, move 16-bit ones to float32, remember what is there."""
@@ -118,7 +125,7 @@ class Window:
         if group is not None:
             return self._reduce(sums, group, scale)
         if self.weight > 0:
-            factor = self.first / self.weight
+            factor = self.unit / self.weight
             own = [p.grad for p in self.params if p.grad is not None]
             if factor != 1.0 and own:
                 torch._foreach_mul_(own, factor)
@@ -128,13 +135,13 @@ class Window:
 
     def _reduce(self, sums, group, scale):
         """One all-reduce of (all gradients, which of them exist, sum of weights, log2 of the scale)."""
-        params, first = self.params, self.first or 1.0
+        params, unit = self.params, self.unit or 1.0
         dtype = torch.float64 if any(p.dtype == torch.float64 for p in params) else torch.float32
         device = params[0].device
         flat = [
             p.detach().new_zeros(p.numel(), dtype=dtype, device=device)
             if s is None
-            else s.detach().to(device, dtype).reshape(-1) * first
+            else s.detach().to(device, dtype).reshape(-1) * unit
             for p, s in zip(params, sums)
         ]
         log_scale = math.log2(scale) if scale > 0 else -1000.0  # torch's scale has no floor
@@ -168,7 +175,7 @@ class Window:
         return {
             "count": self.count,
             "weight": self.weight,
-            "first_weight": self.first,
+            "unit": self.unit,
             "scale": self.scale,
             "gradients": [
                 None if g is None else g.detach().clone() for g in (self.sums.get(p, p.grad) for p in self.params)
@@ -197,8 +204,15 @@ class Window:
             else:
                 p.grad = g.detach().to(p.device, p.dtype, copy=True)
         self.count, self.weight = int(state["count"]), float(state["weight"])
-        self.first, self.scale = state["first_weight"], state["scale"]
+        self.unit, self.scale = state["unit"], state["scale"]
         self.seen = [(p.grad, None if p.grad is None else p.grad._version) for p in params]
+
+
+def outside_autocast(device: str):
+    """Outside of the user's `with torch.autocast` around the step: that is for the forward pass only."""
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return contextlib.nullcontext()
 
 
 # -- data parallel ------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
-"""What `TrainStep` asks of its arguments, of the loss, and of micro-batches that all count alike."""
+"""What `TrainStep` asks of its arguments, of the loss, of micro-batches that all count alike, and of a plain loop."""
 
+import gc
 import warnings
+import weakref
 
 import torch
 
@@ -84,3 +86,38 @@ def warn_of_unequal(loss_fn, target, sizes, look_inside):
 
 def _holds(target, index):
     return isinstance(index, int) and bool((target == index).any())
+
+
+class LoaderWatch:
+    """The iterators of DataLoaders that run at this moment, to notice the end of an epoch in a plain loop.
+
+    `for x, y in loader: step(x, y)` tells the step nothing about epochs, but the loop's iterator counts its batches and
+    goes when the loop ends. It is found among the objects that Python's garbage collector knows (a fraction of a
+    second, and only at the start of a run).
+    """
+
+    def __init__(self):
+        kind = torch.utils.data.dataloader._BaseDataLoaderIter
+        running = [o for o in gc.get_objects() if issubclass(type(o), kind)]
+        self._seen = [(weakref.ref(o), _length(o)) for o in running]
+        self._yielded = [o._num_yielded for o in running]
+
+    def ended(self):
+        """The length of the epoch that ended since: no iterator goes on, and one had given all its batches. Or 0."""
+        lengths = []
+        for i, (ref, length) in enumerate(self._seen):
+            iterator = ref()
+            now = -1 if iterator is None else iterator._num_yielded  # a persistent one starts again from 0
+            if now >= self._yielded[i]:
+                self._yielded[i] = now
+                return 0
+            if self._yielded[i] >= length:
+                lengths.append(length)
+        return max(lengths, default=0)
+
+
+def _length(iterator):
+    try:
+        return len(iterator)
+    except TypeError:  # a dataset without a length
+        return float("inf")

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import torch
 
 from . import accumulation
-from .accumulation import HALVES, VERSION, Window
-from .checks import check_arguments, check_loss, check_mean, warn_of_unequal
+from .accumulation import HALVES, VERSION, Window, outside_autocast
+from .checks import LoaderWatch, check_arguments, check_loss, check_mean, warn_of_unequal
 from .loss_scale import LossScaler
 
 
@@ -115,7 +115,7 @@ class TrainStep:
         self._window.begin()
         self._sizes: set[int] = set()
         self._warned = self.accumulate == 1 and self.group is None
-        self._applying = False
+        self._applying, self._watch = False, None
         self._saved = 0  # micro-batches of the open window that a state_dict holds
         this = weakref.ref(self)
         hook = optimizer.register_step_pre_hook(lambda *_: _guard(this()))
@@ -132,7 +132,8 @@ class TrainStep:
         Raises:
             TypeError: no target; the loss is no tensor; a gradient is sparse.
             ValueError: the loss has more than one element; the weight is negative or not finite.
-            RuntimeError: the loss depends on no parameter; something else changed the gradients or the scale.
+            RuntimeError: the loss depends on no parameter; something else changed the gradients or the scale; a
+                DataLoader's epoch ended before the first update.
         """
         if not batch:
             raise TypeError("step(*inputs, target): expected at least a target; received nothing.")
@@ -142,6 +143,8 @@ class TrainStep:
         else:
             window.begin()
             self._sizes.clear()
+        if self.accumulate > 1 and not (self.updates or self.skips):
+            self._check_epoch()
         weight = self._weight_of(batch)
         with contextlib.ExitStack() as stack:
             for wrapper in self._wrappers:
@@ -153,19 +156,17 @@ class TrainStep:
         window.count += 1
         window.weight += weight
         self._saved = 0
-        loss = loss.detach()
         if window.count < self.accumulate:
-            return StepOutput(loss, False, False, None)
-        return self._apply(loss)
+            return StepOutput(loss.detach(), False, False, None)
+        return self._apply(loss.detach())
 
     def flush(self) -> StepOutput:
         """Apply an incomplete window: its micro-batches divided by their own weight. Nothing pending: nothing happens.
 
         With data_parallel it is a collective: every rank calls it, also one that has nothing pending.
         """
-        if not self._window.count and self.group is None:
-            return StepOutput(None, False, False, None)
-        return self._apply(None)
+        pending = self._window.count or self.group is not None
+        return self._apply(None) if pending else StepOutput(None, False, False, None)
 
     def epoch(self, loader: Iterable, *, flush: bool = True) -> Iterator:
         """Iterate over an epoch's micro-batches and flush at its end: `for x, y in step.epoch(loader): step(x, y)`.
@@ -196,6 +197,13 @@ class TrainStep:
             f"accumulate={self.accumulate} is larger than {batches}: not one update ran. "
             "Call step.flush() at the end of each epoch, loop over step.epoch(loader), or lower accumulate."
         )
+
+    def _check_epoch(self):
+        """In a plain loop over a DataLoader: did its epoch end before the first update?"""
+        if self._watch is None or not self._window.count:
+            self._watch = LoaderWatch()
+        elif 0 < (length := self._watch.ended()) <= self._window.count:  # a prefetching thread may be ahead
+            raise RuntimeError(self._too_few(f"the {length} micro-batches of an epoch"))
 
     def updates_in(self, batches: int) -> int:
         """Updates in an epoch of so many micro-batches, ceil(batches / accumulate): what a scheduler counts."""
@@ -235,7 +243,7 @@ class TrainStep:
         if scaler is not None:
             loss = scaler.scale(loss)
         try:
-            with _no_autocast(loss.device.type):
+            with outside_autocast(loss.device.type):
                 loss.backward()
             window.collect()
         except BaseException:
@@ -256,10 +264,9 @@ class TrainStep:
                 f"The loss scale changed inside an accumulation window, from {window.scale:g} to {scale:g}: expected "
                 "it to be constant. Remove scaler.update() from the loop; the step calls it once per window."
             )
-        norm, updated = None, False
-        self._applying = True
+        norm, updated, self._applying = None, False, True
         try:
-            with _no_autocast(window.params[0].device.type):
+            with outside_autocast(window.params[0].device.type):
                 total = window.close(self.group, scale)
                 self.reductions += self.group is not None
                 if total > 0:
@@ -390,10 +397,3 @@ def _guard(step):
             f"optimizer.step() was called inside an accumulation window (micro-batch {step._window.count} of "
             f"{step.accumulate}): expected TrainStep to call it. Remove it from the loop; flush() ends a window early."
         )
-
-
-def _no_autocast(device):
-    """Outside of the user's `with torch.autocast` around the step: that is for the forward pass only."""
-    if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return contextlib.nullcontext()
