@@ -376,7 +376,7 @@ class TrainStep:
             self._check_lost()
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # not fully made
+        if "_saved" in self.__dict__:  # fully made
             self._check_lost()
 
     def _check_lost(self):
