@@ -1,0 +1,40 @@
+"""What the harness does not compare in the ordinary way, each with its reason. Keys are names of op_db entries."""
+
+# Not run at all.
+SKIP: dict[str, str] = {}
+
+# The values are whatever was in memory: shape, dtype and strides are compared, values are not.
+NO_VALUES = {
+    "empty": "uninitialised memory",
+    "empty_like": "uninitialised memory",
+    "empty_permuted": "uninitialised memory",
+    "empty_strided": "uninitialised memory",
+    "new_empty": "uninitialised memory",
+    "new_empty_strided": "uninitialised memory",
+    "resize_": "what is behind the old elements is uninitialised memory",
+    "resize_as_": "what is behind the old elements is uninitialised memory",
+}
+
+# Tensor arguments that PyTorch wants on the host, whatever the device of the rest.
+ON_HOST = {
+    "tensor_split": "the indices",
+}
+
+# The result is defined up to a sign or a phase: what PyTorch's own tests differentiate is compared instead.
+UP_TO_PHASE = {
+    "linalg.eig": "eigenvectors up to a phase",
+    "linalg.eigh": "eigenvectors up to a phase",
+    "linalg.svd": "singular vectors up to a phase",
+    "pca_lowrank": "singular vectors up to a phase",
+    "svd": "singular vectors up to a phase",
+    "svd_lowrank": "singular vectors up to a phase",
+}
+
+# `out=` is run with an empty tensor only: the CPU writes wrong values into one that is not contiguous.
+NO_STRIDED_OUT = {
+    "narrow_copy": "the CPU ignores the strides of out",
+    "nn.functional.gelu": "the CPU ignores the strides of out",
+}
+
+# (rtol, atol) wider than torch.testing's defaults.
+WIDER: dict[str, tuple[float, float, str]] = {}

@@ -1,0 +1,130 @@
+"""Run PyTorch's databases on the device: `python -m tests.conformance.run --help`."""
+
+import argparse
+import fnmatch
+import sys
+import time
+
+import torch
+
+from . import check_modules, check_ops, check_optims, pool, status
+from .status import Outcome
+
+CHECKS = {"op": check_ops, "module": check_modules, "optim": check_optims}
+
+
+def main(argv=None):
+    options = _parse(argv)
+    torch.set_num_threads(1)
+    databases = {db: CHECKS[db].entries() for db in options.db or CHECKS}
+    tasks = [(db, n) for db, e in databases.items() for n in e if not options.only or _matches(n, options.only)]
+    if options.only and not tasks:
+        print(f"Expected names of entries; nothing matches {' '.join(options.only)}", file=sys.stderr)
+        return 2
+    started = time.monotonic()
+    results = run(databases, tasks, options)
+    old = status.load()
+    regressions, improvements = status.changes(results, old)
+    if regressions and not options.verbose:  # once more, alone: a loaded machine is no regression
+        again = [(db, name) for db, name, _, _ in regressions]
+        print(f"{len(again)} worse than committed; running them once more")
+        options.jobs, options.time_limit = 1, 3 * options.time_limit
+        for db, entries in run(databases, again, options).items():
+            results[db].update(entries)
+        regressions, improvements = status.changes(results, old)
+    _print(results, options)
+    seconds = time.monotonic() - started
+    print(f"\n{status.summary(results)}\n{len(tasks)} entries in {seconds:.0f} s, torch {torch.__version__}")
+    return _conclude(results, old, regressions, improvements, options)
+
+
+def _parse(argv):
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.run", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes (2)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="entries to run, shell patterns; details are printed")
+    parser.add_argument("--db", action="append", choices=list(CHECKS), help="run this database only")
+    parser.add_argument("--time-limit", type=float, default=120, metavar="S", help="seconds for one entry (120)")
+    parser.add_argument("--verbose", action="store_true", help="in one process, with samples and tracebacks")
+    parser.add_argument("--allow-regressions", action="store_true", help="let --update make an entry worse")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="fail if an entry is worse than in status.json")
+    what.add_argument("--update", action="store_true", help="write status.json")
+    return parser.parse_args(argv)
+
+
+def _matches(name, patterns):
+    return any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+
+def run(databases, tasks, options):
+    """{database: {entry: Outcome}} for the tasks, (database, entry) pairs."""
+    results = {db: {} for db in databases}
+
+    def one(task):
+        db, name = task
+        try:
+            return CHECKS[db].check(databases[db][name], options.verbose)
+        except Exception as error:
+            return Outcome("error", "", f"the harness: {type(error).__name__}: {str(error).strip()[:100]}")
+
+    if options.verbose:
+        start_worker()
+        for db, name in tasks:
+            print(f"{db} {name}")
+            results[db][name] = one((db, name))
+        return results
+    for i, (task, answer) in enumerate(pool.run_all(tasks, _quiet_worker, one, options.jobs, options.time_limit)):
+        db, name = task
+        results[db][name] = Outcome(answer.how, "", answer.detail) if isinstance(answer, pool.Lost) else answer
+        if sys.stderr.isatty():
+            print(f"\r{i + 1}/{len(tasks)} {name[:60]:60}", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("\r" + " " * 75 + "\r", end="", file=sys.stderr)
+    return results
+
+
+def start_worker():
+    """Load the device, with fallbacks that are counted and not talked about."""
+    import msadapter
+
+    msadapter.set_config(fallback="silent")
+    torch.set_num_threads(1)
+    torch.empty(1, device="mindspore")
+
+
+def _quiet_worker():
+    pool.silence()
+    start_worker()
+
+
+def _print(results, options):
+    for db, entries in results.items():
+        for name, o in sorted(entries.items()):
+            if options.only or o.status in ("wrong", "crash", "timeout", "error"):
+                print(f"{o.status:9} {db:7} {name} [{o.compared}] {o.detail}")
+
+
+def _conclude(results, old, regressions, improvements, options):
+    for kind, found in (("improved", improvements), ("WORSE", regressions)):
+        for db, name, before, after in found:
+            print(f"{kind}: {db} {name}: {before.status} -> {after.status} {after.detail}")
+    if options.update:
+        if regressions and not options.allow_regressions:
+            print("status.json is left as it is: entries became worse. Repair them, or say --allow-regressions.")
+            return 1
+        merged = {db: {**old[db], **results.get(db, {})} for db in status.DATABASES}
+        status.save(merged, torch.__version__.split("+")[0])
+        print(f"wrote {status.FILE.name}")
+    elif options.check:
+        if regressions:
+            print(f"{len(regressions)} entries are worse than in status.json.")
+            return 1
+        print(
+            "No entry is worse than in status.json."
+            + (" Run with --update to keep the improvements." if improvements else "")
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
