@@ -44,7 +44,7 @@ def enable():
         for patch in (_patch_numpy, _patch_data, _patch_modules, _patch_lengths, _patch_dataloader):
             patch()
     Host.implicit = True
-    torch.set_default_device("mindspore")
+    torch.set_default_device("mindspore:0")
 
 
 def to_host():
@@ -59,7 +59,8 @@ def _is_device(x):
 
 def _implied():
     """Whether a tensor without a device would be made on ours."""
-    return Host.implicit and torch.get_default_device().type == "mindspore"
+    default = torch.utils._device.CURRENT_DEVICE  # torch.get_default_device() would make a tensor to find out
+    return Host.implicit and default is not None and default.type == "mindspore"
 
 
 # --------------------------------------------------------------------------------------------------------- the default
