@@ -8,21 +8,20 @@ comparison fails, and so hand on NaN.
 import math
 
 import torch
-from mindspore.ops.auto_generate import gen_ops_prim as prim
 from mindspore.ops.operations import _grad_ops as grad_ops
 
+from .. import elementary as E
 from ..registry import Decline, kernel
 from ..storage import ms
 from .binary import add_scaled
-from .pointwise import WIDER, compute, exp, scalar
+from .pointwise import WIDER, compute, scalar
 
 P = ms.ops
 
 _ADD, _SUB, _MUL, _DIV, _NEG, _ABS, _SQUARE = P.Add(), P.Sub(), P.Mul(), P.RealDiv(), P.Neg(), P.Abs(), P.Square()
 _MAXIMUM, _MINIMUM, _SELECT, _MASKED_FILL = P.Maximum(), P.Minimum(), P.Select(), P.MaskedFill()
 _GREATER, _LESS, _LESS_EQUAL = P.Greater(), P.Less(), P.LessEqual()
-_EXP, _EXPM1, _LOG, _LOG1P, _ERF = P.Exp(), P.Expm1(), P.Log(), P.Log1p(), P.Erf()
-_SIGMOID, _SILU = P.Sigmoid(), prim.SiLU()
+_ERF = P.Erf()
 _SIGMOID_GRAD, _TANH_GRAD = grad_ops.SigmoidGrad(), grad_ops.TanhGrad()
 _where_positive = grad_ops.ReluGrad()  # (g, x): g where x > 0, else 0
 
@@ -125,7 +124,7 @@ def prelu_backward(grad, x, weight):
 @activation("elu")
 def elu(c, x, alpha=1, scale=1, input_scale=1):
     low = _MINIMUM(c(0), x)
-    low = _EXPM1(low if input_scale == 1 else _MUL(low, c(input_scale)))
+    low = E.expm1(low if input_scale == 1 else _MUL(low, c(input_scale)))
     if alpha * scale != 1:
         low = _MUL(low, c(alpha * scale))
     high = _MAXIMUM(c(0), x)
@@ -137,7 +136,7 @@ def _elu_backward(c, g, x, alpha, scale, input_scale, is_result):
     if is_result:
         slope = _MUL(_ADD(x, c(alpha * scale)), c(input_scale))
     else:
-        slope = _MUL(_EXP(_MUL(_MINIMUM(c(0), x), c(input_scale))), c(alpha * scale * input_scale))
+        slope = _MUL(E.exp(_MUL(_MINIMUM(c(0), x), c(input_scale))), c(alpha * scale * input_scale))
     return _MUL(g, _SELECT(_GREATER(x, c(0)), c(scale), slope))
 
 
@@ -149,7 +148,7 @@ def sigmoid_backward(c, g, y):
 @activation("logit")
 def logit(c, x, eps=None):
     x = x if eps is None or eps < 0 else _between(c, x, eps, 1 - eps)
-    return _LOG(_DIV(x, _SUB(c(1), x)))
+    return E.logit(x)
 
 
 @activation("tanh_backward")
@@ -159,21 +158,19 @@ def tanh_backward(c, g, y):
 
 @kernel("silu", layout=True)
 def silu(x):
-    if x.dtype.is_complex:
-        return compute(lambda v: _MUL(v, _SIGMOID(v)), x.dtype, x)
-    return compute(_SILU, x.dtype, x)
+    return compute(E.silu, x.dtype, x)
 
 
 @activation("silu_backward")
 def silu_backward(c, g, x):
-    s = _SIGMOID(x)
+    s = E.sigmoid(x)
     return _MUL(g, _ADD(s, _SIGMOID_GRAD(s, x)))  # s + x s (1 - s)
 
 
 @activation("softplus")
 def softplus(c, x, beta=1, threshold=20):
     z = x if beta == 1 else _MUL(x, c(beta))
-    y = _ADD(_MAXIMUM(c(0), z), _LOG1P(_EXP(_NEG(_ABS(z)))))
+    y = E.softplus(z)
     y = y if beta == 1 else _DIV(y, c(beta))
     return y if threshold >= 20 else _SELECT(_GREATER(z, c(threshold)), x, y)  # from 20 on, y is x
 
@@ -181,7 +178,7 @@ def softplus(c, x, beta=1, threshold=20):
 @activation("softplus_backward")
 def softplus_backward(c, g, x, beta, threshold):
     z = x if beta == 1 else _MUL(x, c(beta))
-    y = _MUL(g, _SIGMOID(z))
+    y = _MUL(g, E.sigmoid(z))
     return y if threshold >= 20 else _SELECT(_GREATER(z, c(threshold)), g, y)
 
 
@@ -190,34 +187,26 @@ def log_sigmoid_forward(x):
     """(value, buffer), with the buffer that torch's CPU kernel keeps."""
     if not x.dtype.is_floating_point:
         raise Decline("activations are for floats")
-    zero = scalar(0, WIDER.get(x.dtype, x.dtype))
     return (
-        compute(lambda v: _SUB(_MINIMUM(zero, v), _LOG1P(_EXP(_NEG(_ABS(v))))), x.dtype, x, wide=WIDER),
-        compute(lambda v: _EXP(_NEG(_ABS(v))), x.dtype, x, wide=WIDER),
+        compute(E.log_sigmoid, x.dtype, x),
+        compute(E.exp_minus_abs, x.dtype, x),
     )
 
 
 @activation("log_sigmoid_backward")
 def log_sigmoid_backward(c, g, x, buffer):
-    return _MUL(g, _SIGMOID(_NEG(x)))
-
-
-def _tanh_softplus(c, x):
-    """tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2); from 20 on it is 1."""
-    w = exp(_MINIMUM(c(20), x))
-    n = _MUL(w, _ADD(w, c(2)))
-    return _DIV(n, _ADD(n, c(2)))
+    return _MUL(g, E.sigmoid(_NEG(x)))
 
 
 @activation("mish")
 def mish(c, x):
-    return _MUL(x, _tanh_softplus(c, x))
+    return E.mish(x)
 
 
 @activation("mish_backward")
 def mish_backward(c, g, x):
-    t = _tanh_softplus(c, x)
-    return _MUL(g, _ADD(t, _MUL(_MUL(x, _SIGMOID(x)), _SUB(c(1), _SQUARE(t)))))
+    t = E.tanh_softplus(x)
+    return _MUL(g, _ADD(t, _MUL(_MUL(x, E.sigmoid(x)), _SUB(c(1), _SQUARE(t)))))
 
 
 # ----------------------------------------------------------------------------------------------------------------- GELU
@@ -234,7 +223,7 @@ def _twice_inner(c, x, square):
 def gelu(c, x, *, approximate="none"):
     """GeLU is slow, so: x (1 + erf(x / sqrt 2)) / 2, or by tanh."""
     if approximate == "tanh":
-        return _MUL(x, _SIGMOID(_twice_inner(c, x, _SQUARE(x))))
+        return _MUL(x, E.sigmoid(_twice_inner(c, x, _SQUARE(x))))
     if approximate != "none":
         raise Decline("approximate is none or tanh")
     return _MUL(_MUL(x, c(0.5)), _ADD(_ERF(_MUL(x, c(math.sqrt(0.5)))), c(1)))
@@ -244,13 +233,13 @@ def gelu(c, x, *, approximate="none"):
 def gelu_backward(c, g, x, *, approximate="none"):
     square = _SQUARE(x)
     if approximate == "tanh":
-        s = _SIGMOID(_twice_inner(c, x, square))
+        s = E.sigmoid(_twice_inner(c, x, square))
         inner = _ADD(_MUL(square, c(6 * _K * _A)), c(2 * _K))
         return _MUL(g, _ADD(s, _MUL(_SIGMOID_GRAD(s, x), inner)))
     if approximate != "none":
         raise Decline("approximate is none or tanh")
     cdf = _MUL(_ADD(_ERF(_MUL(x, c(math.sqrt(0.5)))), c(1)), c(0.5))
-    pdf = _MUL(_EXP(_MUL(square, c(-0.5))), c(1 / math.sqrt(2 * math.pi)))
+    pdf = _MUL(E.exp(_MUL(square, c(-0.5))), c(1 / math.sqrt(2 * math.pi)))
     return _MUL(g, _ADD(cdf, _MUL(x, pdf)))
 
 

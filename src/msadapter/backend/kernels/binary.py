@@ -3,6 +3,7 @@
 import torch
 from mindspore.ops.auto_generate import gen_ops_prim as prim
 
+from ..elementary import log
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
 from .pointwise import WIDE, WIDER, compute, decline_complex, isnan, operand, pair, promoted, scalar, signbit, to_float
@@ -227,7 +228,7 @@ def _fmin(a, b):
 def _xlogy(a, b):
     """0 where a is 0, whatever the logarithm is, unless b is NaN."""
     zero = P.ZerosLike()(a)
-    product = _MUL(a, P.Log()(b))
+    product = _MUL(a, log(b))
     return _SELECT(_AND(_EQ(a, zero), _NOT(isnan(b))), zero, product)
 
 

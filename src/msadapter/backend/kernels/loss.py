@@ -5,6 +5,7 @@ import math
 import numpy as np
 import torch
 
+from ..elementary import log, log1p, softplus_tail
 from ..registry import Decline, kernel
 from ..storage import broadcast, cast, constant, ms, read
 from .index import values_of
@@ -16,7 +17,7 @@ from mindspore.ops.operations import _grad_ops  # isort: skip
 
 P = ms.ops
 _ADD, _SUB, _MUL, _DIV, _NEG, _ABS, _SIGN = P.Add(), P.Sub(), P.Mul(), P.Div(), P.Neg(), P.Abs(), P.Sign()
-_LOG, _LOG1P, _EXP, _RELU, _SIGMOID, _MAXIMUM = P.Log(), P.Log1p(), P.Exp(), P.ReLU(), P.Sigmoid(), P.Maximum()
+_RELU, _MAXIMUM = P.ReLU(), P.Maximum()
 _SQUARED_DIFFERENCE, _RESHAPE, _SELECT, _NOT_EQUAL = P.SquaredDifference(), P.Reshape(), P.Select(), P.NotEqual()
 _GATHER, _GATHER_D = P.Gather(), P.GatherD()
 _SUM, _MEAN = gen_ops_prim.SumExt(), gen_ops_prim.MeanExt()
@@ -150,7 +151,7 @@ def binary_cross_entropy(x, target, weight=None, reduction=1):
             raise Decline("probabilities must be in [0, 1]")
     work = _work(x.dtype)
     p, y, floor = cast(read(x), work), cast(read(target), work), constant(-100, work)
-    log_q, log_p = _MAXIMUM(_LOG1P(_NEG(p)), floor), _MAXIMUM(_LOG(p), floor)
+    log_q, log_p = _MAXIMUM(log1p(_NEG(p)), floor), _MAXIMUM(log(p), floor)
     v = _SUB(_MUL(_SUB(y, constant(1, work)), log_q), _MUL(y, log_p))
     if weight is not None:
         v = _MUL(v, cast(read(weight), work))
@@ -173,7 +174,7 @@ def binary_cross_entropy_with_logits(x, target, weight=None, pos_weight=None, re
     _check_bce(x, target)
     work = _work(x.dtype)
     z, y = cast(read(x), work), cast(read(target), work)
-    tail = _LOG1P(_EXP(_NEG(_ABS(z))))  # softplus(-z) = relu(-z) + tail
+    tail = softplus_tail(z)  # softplus(-z) = relu(-z) + tail
     if pos_weight is None:
         v = _ADD(_SUB(_RELU(z), _MUL(z, y)), tail)
     else:

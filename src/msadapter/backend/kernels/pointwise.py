@@ -5,6 +5,7 @@ import math
 
 import torch
 
+from .. import elementary as E
 from ..registry import Decline, kernel
 from ..storage import MS_DTYPE, broadcast, cast, constant, ms, read
 
@@ -81,88 +82,9 @@ def isnan(v):
     return _NE(v, v)
 
 
-# ------------------------------------------------------------------------------------------ where primitives fall short
-
-_EXP, _POW, _TANH, _ADD, _MUL, _SUB, _DIV = P.Exp(), P.Pow(), P.Tanh(), P.Add(), P.Mul(), P.Sub(), P.RealDiv()
-_ABS, _SQUARE, _TRUNC, _RINT, _LOG, _ERF = P.Abs(), P.Square(), P.Trunc(), P.Rint(), P.Log(), P.Erf()
+_ABS, _ADD, _MUL, _SUB, _DIV, _TRUNC, _RINT = P.Abs(), P.Add(), P.Mul(), P.Sub(), P.RealDiv(), P.Trunc(), P.Rint()
 _NE, _EQ, _LESS, _NOT, _OR, _AND = P.NotEqual(), P.Equal(), P.Less(), P.LogicalNot(), P.LogicalOr(), P.LogicalAnd()
-_DIV_NO_NAN, _RECIPROCAL, _MAXIMUM, _INVERT = P.DivNoNan(), P.Reciprocal(), P.Maximum(), P.Invert()
-
-ONE, TWO, HALF, E = (constant(v, torch.float32) for v in (1, 2, 0.5, math.e))
-_EXP_BY_POW = 4096  # elements up to which Pow, forty times slower per element, costs no more than the call
-
-
-def exp(v):
-    """float32 Exp is off by 3e-6 (2e-5 at the ends of its range), Pow by 3e-7: small values take the better one."""
-    return _POW(E, v) if v.dtype == ms.float32 and v.size <= _EXP_BY_POW else _EXP(v)
-
-
-def tanh(v):
-    """float32 Tanh is off by 1e-4 between 2.5 and 5, and good below: tanh 2x = 2t / (1 + t^2) with t = tanh x."""
-    if v.dtype != ms.float32:
-        return _TANH(v)
-    t = _TANH(_MUL(v, HALF))
-    return _DIV(_ADD(t, t), _ADD(_SQUARE(t), ONE))
-
-
-def relu(v):
-    """ReLU makes 0 of NaN; Maximum answers its second operand when the comparison fails."""
-    return _MAXIMUM(constant(0, torch.float32), v) if v.dtype == ms.float32 else _MAXIMUM(P.ZerosLike()(v), v)
-
-
-def _in_double(fn):
-    """fn computed in float64 whatever the float type is: its float32 primitives are not good enough."""
-
-    def run(v):
-        if v.dtype == ms.float64:
-            return fn(v)
-        return P.Cast()(fn(P.Cast()(v, ms.float64)), v.dtype)
-
-    return run
-
-
-def _scaled_log(base):
-    factor = constant(1 / math.log(base), torch.float64)
-    return _in_double(lambda v: _MUL(_LOG(v), factor))
-
-
-def _d(value):
-    return constant(value, torch.float64)
-
-
-@_in_double
-def erfinv(v):
-    """Erfinv is off by 1 % near +-1. Winitzki's formula is off by 0.2 % at most, and Newton steps on Erf mend that.
-
-    At +-1 the formula is infinite, where both differences of a step are 0: 0 / 0 has to be 0.
-    """
-    half_log = _MUL(_LOG(_SUB(_d(1), _SQUARE(v))), _d(0.5))
-    t = _ADD(half_log, _d(2 / (math.pi * 0.147)))
-    root = P.Sqrt()(_SUB(_SQUARE(t), _MUL(half_log, _d(2 / 0.147))))
-    y = _MUL(P.Sign()(v), P.Sqrt()(_SUB(root, t)))
-    for _ in range(3):
-        slope = _MUL(_EXP(P.Neg()(_SQUARE(y))), _d(2 / math.sqrt(math.pi)))
-        y = _SUB(y, _DIV_NO_NAN(_SUB(_ERF(y), v), slope))
-    return y
-
-
-@_in_double
-def digamma(v):
-    """The asymptotic series behind seven steps of recurrence; below 1/2 by reflection. Digamma is off by 1e-5."""
-    low = _LESS(v, _d(0.5))
-    y, steps = P.Select()(low, _SUB(_d(1), v), v), None
-    for _ in range(7):
-        step = _RECIPROCAL(y)
-        steps, y = step if steps is None else _ADD(steps, step), _ADD(y, _d(1))
-    w, series = _RECIPROCAL(_SQUARE(y)), _d(1 / 132)
-    for coefficient in (1 / 240, 1 / 252, 1 / 120, 1 / 12):
-        series = _SUB(_d(coefficient), _MUL(w, series))
-    psi = _SUB(_SUB(_SUB(_LOG(y), _MUL(_RECIPROCAL(y), _d(0.5))), _MUL(w, series)), steps)
-    reflected = _SUB(psi, _DIV(_d(math.pi), P.Tan()(_MUL(_SUB(v, _TRUNC(v)), _d(math.pi)))))
-    pole = _AND(_EQ(v, _TRUNC(v)), _LESS(v, _d(0)))
-    psi = P.MaskedFill()(P.Select()(low, reflected, psi), pole, _d(math.nan))
-    at_zero = P.Neg()(_RECIPROCAL(v))  # infinite, with the sign that torch gives it
-    return P.Select()(_EQ(v, _d(0)), at_zero, psi)
+_RECIPROCAL, _INVERT = P.Reciprocal(), P.Invert()
 
 
 def signbit(v):
@@ -175,19 +97,18 @@ def signbit(v):
 
 SAME = {
     "neg": P.Neg(),
-    "relu": relu,
+    "relu": E.relu,
     "bitwise_not": lambda v: (_NOT if v.dtype == ms.bool_ else _INVERT)(v),
 }  # every dtype
 REAL = {"abs": _ABS, "sign": P.Sign(), "sgn": P.Sign()}  # every dtype but complex
 FLOAT = {  # integers become float
-    "exp": exp, "log": _LOG, "log1p": P.Log1p(), "expm1": P.Expm1(), "sqrt": P.Sqrt(), "rsqrt": P.Rsqrt(),
+    "exp": E.exp, "log": E.log, "log1p": E.log1p, "expm1": E.expm1, "sqrt": P.Sqrt(), "rsqrt": P.Rsqrt(),
     "sin": P.Sin(), "cos": P.Cos(), "tan": P.Tan(), "asin": P.Asin(), "acos": P.ACos(), "atan": P.Atan(),
-    "sinh": P.Sinh(), "cosh": P.Cosh(), "asinh": P.Asinh(), "acosh": P.Acosh(), "atanh": P.Atanh(), "tanh": tanh,
-    "sigmoid": P.Sigmoid(), "erf": _ERF, "erfc": P.Erfc(), "reciprocal": _RECIPROCAL, "sinc": P.Sinc(),
-    "lgamma": P.Lgamma(), "digamma": digamma, "erfinv": erfinv, "log2": _scaled_log(2), "log10": _scaled_log(10),
-    "exp2": lambda v: _POW(_d(2) if v.dtype == ms.float64 else TWO, v),
+    "sinh": P.Sinh(), "cosh": P.Cosh(), "asinh": P.Asinh(), "acosh": P.Acosh(), "atanh": P.Atanh(), "tanh": E.tanh,
+    "sigmoid": E.sigmoid, "erf": P.Erf(), "erfc": E.erfc, "reciprocal": _RECIPROCAL, "sinc": P.Sinc(),
+    "lgamma": P.Lgamma(), "digamma": E.digamma, "erfinv": E.erfinv, "log2": E.log2, "log10": E.log10, "exp2": E.exp2,
 }  # fmt: skip
-INEXACT = {"sinc", "exp2", "log1p"}  # in float16
+INEXACT = {"sinc"}  # in float16
 ROUNDING = {"floor": P.Floor(), "ceil": P.Ceil(), "trunc": _TRUNC, "round": _RINT}  # integers unchanged
 NARROW = {torch.int16, torch.int8, torch.uint8}  # integers that Sign does not know
 

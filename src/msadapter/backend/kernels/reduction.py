@@ -5,6 +5,7 @@ import math
 import torch
 from mindspore.ops.auto_generate import gen_ops_prim as prim
 
+from ..elementary import exp, log
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
 from .pointwise import WIDE, WIDER, as_bool, decline_complex, isnan, to_float
@@ -17,7 +18,7 @@ _MAX, _MIN, _ALL, _ANY = (
     {k: p(k) for k in (False, True)} for p in (P.ReduceMax, P.ReduceMin, P.ReduceAll, P.ReduceAny)
 )
 _ADD, _SUB, _MUL, _DIV, _SQRT, _SQUARE = P.Add(), P.Sub(), P.Mul(), P.RealDiv(), P.Sqrt(), P.Square()
-_ABS, _POW, _EXP, _LOG, _NE, _EQ = P.Abs(), P.Pow(), P.Exp(), P.Log(), P.NotEqual(), P.Equal()
+_ABS, _POW, _NE, _EQ = P.Abs(), P.Pow(), P.NotEqual(), P.Equal()
 _MASKED_FILL, _SELECT, _RESHAPE = P.MaskedFill(), P.Select(), P.Reshape()
 
 
@@ -388,5 +389,5 @@ def logsumexp(x, dim, keepdim=False):
         return cast(_ADD(v, constant(0, wide)), dtype)
     m = _MAX[True](v, dims)
     m = _MASKED_FILL(m, _EQ(_ABS(m), constant(math.inf, wide)), constant(0, wide))
-    out = _LOG(_reduce(_EXP(_SUB(v, m)), _SUM, dims, keepdim))
+    out = log(_reduce(exp(_SUB(v, m)), _SUM, dims, keepdim))
     return cast(_ADD(out, _RESHAPE(m, out.shape)), dtype)

@@ -10,12 +10,13 @@ import functools
 
 import torch
 
+from ..elementary import sigmoid, tanh
 from ..registry import LIB, Decline, aten, kernel
 from ..storage import TORCH_DTYPE, cast, constant, ms, read, wrap
 from ..storage import _prim as prim
 from .linalg import add_bias, multiply, sum_rows
 
-_ADD, _SUB, _MUL, _SIGMOID, _TANH = ms.ops.Add(), ms.ops.Sub(), ms.ops.Mul(), ms.ops.Sigmoid(), ms.ops.Tanh()
+_ADD, _SUB, _MUL = ms.ops.Add(), ms.ops.Sub(), ms.ops.Mul()
 _SIGMOID_GRAD, _TANH_GRAD, _LERP = prim.SigmoidGrad(), prim.TanhGrad(), ms.ops.Lerp()
 _CHUNK, _CONCAT, _FLAT, _RESHAPE = prim.Chunk(), ms.ops.Concat(1), ms.ops.Concat(0), ms.ops.Reshape()
 _SPLIT, _AS_STRIDED, _CONTIGUOUS = prim.SplitWithSize(), prim.AsStrided(), prim.Contiguous()
@@ -44,10 +45,10 @@ def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
     """(h, c, workspace); the workspace holds the activated gates i, f, g, o."""
     dtype, (gi, gh, c, bi, bh) = _wide(input_gates, hidden_gates, cx, input_bias, hidden_bias)
     gates = _ADD(_biased(gi, bi), _biased(gh, bh))
-    i, f, _, o = _CHUNK(_SIGMOID(gates), 4, 1)
-    g = _TANH(_CHUNK(gates, 4, 1)[2])
+    i, f, _, o = _CHUNK(sigmoid(gates), 4, 1)
+    g = tanh(_CHUNK(gates, 4, 1)[2])
     c = _ADD(_MUL(f, c), _MUL(i, g))
-    return _narrow(dtype, _MUL(o, _TANH(c)), c, _CONCAT((i, f, g, o)))
+    return _narrow(dtype, _MUL(o, tanh(c)), c, _CONCAT((i, f, g, o)))
 
 
 @kernel("_thnn_fused_lstm_cell_backward_impl", variants=False)
@@ -57,7 +58,7 @@ def lstm_cell_backward(grad_h, grad_c, cx, cy, workspace, has_bias):
     if dh is None:
         do = ms.ops.ZerosLike()(before)
     else:
-        t = _TANH(after)
+        t = tanh(after)
         do, through = _SIGMOID_GRAD(o, _MUL(dh, t)), _TANH_GRAD(t, _MUL(dh, o))
         dc = through if dc is None else _ADD(through, dc)
     di, df = _SIGMOID_GRAD(i, _MUL(dc, g)), _SIGMOID_GRAD(f, _MUL(dc, before))
@@ -70,8 +71,8 @@ def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
     """(h, workspace); the workspace holds r, z, n, hx and the hidden part of n."""
     dtype, (gi, gh, h, bi, bh) = _wide(input_gates, hidden_gates, hx, input_bias, hidden_bias)
     (ir, iz, i_n), (hr, hz, hn) = _CHUNK(_biased(gi, bi), 3, 1), _CHUNK(_biased(gh, bh), 3, 1)
-    r, z = _SIGMOID(_ADD(ir, hr)), _SIGMOID(_ADD(iz, hz))
-    n = _TANH(_ADD(i_n, _MUL(r, hn)))
+    r, z = sigmoid(_ADD(ir, hr)), sigmoid(_ADD(iz, hz))
+    n = tanh(_ADD(i_n, _MUL(r, hn)))
     return _narrow(dtype, _ADD(n, _MUL(z, _SUB(h, n))), _CONCAT((r, z, n, h, hn)))
 
 
@@ -251,9 +252,9 @@ def _gru_forward(gates, hidden, bias, order, sizes, h0):
             hg = _ADD(hg, _top(bias, sizes[t]))
         width = h.shape[1]
         (x_rz, x_n), (h_rz, h_n) = (_SPLIT(g, (2 * width, width), 1) for g in (gates[t], hg))
-        rz = _SIGMOID(_ADD(x_rz, h_rz))
+        rz = sigmoid(_ADD(x_rz, h_rz))
         r, z = _CHUNK(rz, 2, 1)
-        n = _TANH(_ADD(x_n, _MUL(r, h_n)))
+        n = tanh(_ADD(x_n, _MUL(r, h_n)))
         after = _LERP(n, h, z) if n.dtype == ms.float32 else _ADD(n, _MUL(z, _SUB(h, n)))
         saved[t] = (rz, n, hg, h, after)
         return after
@@ -312,7 +313,7 @@ def _rnn_backward(gradient):
 
 _LAYERS = {
     _step_gru: (_gru_forward, _gru_backward),
-    _step_tanh: (_rnn_forward(_TANH), _rnn_backward(_TANH_GRAD)),
+    _step_tanh: (_rnn_forward(tanh), _rnn_backward(_TANH_GRAD)),
     _step_relu: (_rnn_forward(ms.ops.ReLU()), _rnn_backward(lambda y, g: _RELU_GRAD(g, y))),
 }
 

@@ -5,14 +5,15 @@ import math
 import torch
 from mindspore.ops.auto_generate import gen_ops_prim as prim
 
+from ..elementary import exp, log
 from ..registry import Decline, kernel
 from ..storage import TORCH_DTYPE, cast, constant, ms, read
-from .pointwise import WIDER, exp
+from .pointwise import WIDER
 from .reduction import dims_of, with_index
 
 P = ms.ops
 
-_SUM, _SUB, _MUL, _DIV, _LOG = prim.SumExt(), P.Sub(), P.Mul(), P.RealDiv(), P.Log()
+_SUM, _SUB, _MUL, _DIV = prim.SumExt(), P.Sub(), P.Mul(), P.RealDiv()
 _DIV_NO_NAN, _EQ, _ALL, _MASKED_FILL = P.DivNoNan(), P.Equal(), P.ReduceAll(True), P.MaskedFill()
 _SOFTMAX = {}  # dim: primitive
 
@@ -41,7 +42,7 @@ def _safe_softmax_of(v, dim):
 
 def _log_softmax_of(v, dim):
     shifted = _SUB(v, with_index(v, dim, True, True)[1])
-    return _SUB(shifted, _LOG(_SUM(exp(shifted), (dim,), True, None)))
+    return _SUB(shifted, log(_SUM(exp(shifted), (dim,), True, None)))
 
 
 def _forward(name, fn):
