@@ -10,9 +10,10 @@ from ..registry import LIB, Decline, aten, kernel, raw
 from ..storage import _prim as prim
 from ..storage import constant, ms, read, read_fresh, wrap
 from .linalg import add_bias, multiply
+from .softmax import softmax_of
 
 _MUL, _SUB, _FILL, _TILE = ms.ops.Mul(), ms.ops.Sub(), ms.ops.MaskedFill(), ms.ops.Tile()
-_SOFTMAX, _SUM = ms.ops.Softmax(-1), prim.SumExt()
+_SUM = prim.SumExt()
 
 # --------------------------------------------------------------------------------------- scaled dot product attention
 
@@ -40,9 +41,9 @@ def fused(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, ret
             scores = _fill(scores, ~(mask | dead), dtype)
         else:
             scores = add_bias(scores, ms.Tensor.from_numpy(np.where(dead, 0, mask)) if dead.any() else read(attn_bias))
-    p = _SOFTMAX(scores)
-    if dead is not None and dead.any():  # a row that may look at nothing gives zeros; as a row of -inf, it would make
-        p = _fill(p, dead, dtype, 0)  # MindSpore's Softmax spoil every row that follows
+    p = softmax_of(scores, -1)
+    if dead is not None and dead.any():
+        p = _fill(p, dead, dtype, 0)  # a row that may look at nothing gives zeros
     return wrap(multiply(p, read(value))), wrap(p), None, None, shape[-2], shape[-1], None, None, None
 
 

@@ -21,6 +21,7 @@ TINY = 1e-37  # an epsilon that is none, for variances that contain theirs
 _RESHAPE, _ADD, _MUL, _SUM, _TILE = P.Reshape(), P.Add(), P.Mul(), P.ReduceSum(), P.Tile()
 _RSQRT, _SQUARE, _RECIPROCAL = P.Rsqrt(), P.Square(), P.Reciprocal()
 _LAYER_NORM_GRAD = _grad_ops.LayerNormGrad(1, 1)
+_LAYER_NORM_GRAD.add_prim_attr("epsilon", TINY)  # without this attribute it adds 1e-7 to a variance
 
 
 @functools.lru_cache(256)

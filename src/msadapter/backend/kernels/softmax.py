@@ -2,47 +2,48 @@
 
 import math
 
+import numpy as np
 import torch
 from mindspore.ops.auto_generate import gen_ops_prim as prim
 
-from ..elementary import exp, log
+from ..elementary import exp, in_double
 from ..registry import Decline, kernel
 from ..storage import TORCH_DTYPE, cast, constant, ms, read
 from .pointwise import WIDER
-from .reduction import dims_of, with_index
+from .reduction import dims_of
 
 P = ms.ops
 
-_SUM, _SUB, _MUL, _DIV = prim.SumExt(), P.Sub(), P.Mul(), P.RealDiv()
-_DIV_NO_NAN, _EQ, _ALL, _MASKED_FILL = P.DivNoNan(), P.Equal(), P.ReduceAll(True), P.MaskedFill()
+_SUM, _SUB, _MUL, _EXP, _LOG = prim.SumExt(), P.Sub(), P.Mul(), P.Exp(), P.Log()
+_MAX, _EQ, _ALL, _MASKED_FILL = P.ReduceMax(True), P.Equal(), P.ReduceAll(True), P.MaskedFill()
 _SOFTMAX = {}  # dim: primitive
 
 
-def _primitive(dim):
+def softmax_of(v, dim):
+    """In float64, where Softmax is right: in float32 it is off by 7e-6, and infinity or NaN spoil the rows behind."""
     if dim not in _SOFTMAX:
-        _SOFTMAX[dim] = P.Softmax(dim)
-    return _SOFTMAX[dim]
-
-
-def _softmax_of(v, dim):
-    """Softmax leaves a row with NaN or infinity half done, and makes zeros of a row of -inf: dividing by the row's sum,
-    1 otherwise, turns all of it into torch's NaN."""
-    y = _primitive(dim)(v)
-    return _DIV(y, _SUM(y, (dim,), True, None))
+        _SOFTMAX[dim] = in_double(P.Softmax(dim))
+    return _SOFTMAX[dim](v)
 
 
 def _safe_softmax_of(v, dim):
-    """As `_softmax_of`, with zeros for a row of -inf. In float32, 0 / 0 has to be 0; in float64 such a row is NaN."""
-    if v.dtype != ms.float32:
-        empty = _ALL(_EQ(v, constant(-math.inf, TORCH_DTYPE[v.dtype])), (dim,))
-        return _MASKED_FILL(_softmax_of(v, dim), empty, constant(0, TORCH_DTYPE[v.dtype]))
-    y = _primitive(dim)(v)
-    return _DIV_NO_NAN(y, _SUM(y, (dim,), True, None))
+    """As `softmax_of`, with zeros for a row of -inf."""
+    y = softmax_of(v, dim)
+    if not np.isnan(y.asnumpy()).any():
+        return y
+    dtype = TORCH_DTYPE[v.dtype]
+    return _MASKED_FILL(y, _ALL(_EQ(v, constant(-math.inf, dtype)), (dim,)), constant(0, dtype))
 
 
 def _log_softmax_of(v, dim):
-    shifted = _SUB(v, with_index(v, dim, True, True)[1])
-    return _SUB(shifted, log(_SUM(exp(shifted), (dim,), True, None)))
+    """Composed: the primitive LogSoftmax is off by 1e-4 in any type."""
+
+    @in_double
+    def run(v):
+        shifted = _SUB(v, _MAX(v, (dim,)))
+        return _SUB(shifted, _LOG(_SUM(_EXP(shifted), (dim,), True, None)))
+
+    return run(v)
 
 
 def _forward(name, fn):
@@ -70,7 +71,7 @@ def safe_softmax(x, dim, dtype=None):
     return cast(_safe_softmax_of(cast(read(x), WIDER.get(x.dtype, x.dtype)), dims[0]), x.dtype)
 
 
-_forward("_softmax", _softmax_of)
+_forward("_softmax", softmax_of)
 _forward("_log_softmax", _log_softmax_of)
 
 
