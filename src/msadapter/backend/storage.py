@@ -121,8 +121,12 @@ def new_empty(size, dtype, stride=None):
 
 
 def wrap_strided(v, stride):
-    """Like `wrap`, with the given dense strides: v's elements are laid out in that order."""
+    """Like `wrap`, with the given strides: v's elements are laid out in that order."""
     size = v.shape
+    if storage_size(size, stride, 0) != v.size:  # gaps between the elements, or none at all
+        x = new_empty(size, _torch_dtype(v), stride)
+        write(x, v)
+        return x
     perm = sorted(range(len(size)), key=lambda d: (-stride[d], d))
     flat = _CONTIGUOUS(_TRANSPOSE(v, tuple(perm)))
     base = wrap(flat)

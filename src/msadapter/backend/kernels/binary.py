@@ -1,12 +1,26 @@
 """Arithmetic of two and three operands, pointwise."""
 
+import numpy as np
 import torch
 from mindspore.ops.auto_generate import gen_ops_prim as prim
 
-from ..elementary import log
+from ..elementary import divide, log
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
-from .pointwise import WIDE, WIDER, compute, decline_complex, isnan, operand, pair, promoted, scalar, signbit, to_float
+from .pointwise import (
+    WIDE,
+    WIDER,
+    compute,
+    decline_complex,
+    isnan,
+    operand,
+    pair,
+    promoted,
+    scalar,
+    signbit,
+    tiled,
+    to_float,
+)
 
 P = ms.ops
 
@@ -26,6 +40,7 @@ _TRUNC, _FLOOR, _RINT = P.Trunc(), P.Floor(), P.Rint()
 
 def add_scaled(a, b, alpha, dtype):
     """a + alpha b. AddExt would round alpha to float32, so float64 multiplies first."""
+    a, b = tiled(a, b)
     if alpha == 1:
         return _ADD(a, b)
     if dtype is torch.float64:
@@ -83,7 +98,7 @@ def mul(x, y):
     if not _same(x, y) and (dtype := promoted(x, y)) in WIDER:
         return _wide_scalar(_MUL, dtype, x, y)
     a, b, _ = pair(x, y)
-    return _MUL(a, b)
+    return _MUL(*tiled(a, b))
 
 
 def _same(x, y):
@@ -98,9 +113,10 @@ def _wide_scalar(fn, dtype, x, y):
 @kernel("div.Tensor", "div.Scalar", layout=True)
 def div(x, y):
     dtype = to_float(promoted(x, y))
+    fn = _DIV if dtype.is_complex else divide
     if dtype in WIDER and not _same(x, y):
-        return _wide_scalar(_DIV, dtype, x, y)
-    return compute(_DIV, dtype, x, y)
+        return _wide_scalar(fn, dtype, x, y)
+    return compute(fn, dtype, x, y)
 
 
 def _floats(dtype):
@@ -111,9 +127,12 @@ def _floats(dtype):
     return dtype.is_floating_point
 
 
-def _no_zero(b):
+def _divisible(a, b):
+    """Integers: no division by zero, and nothing that float64, which MindSpore divides in, cannot hold."""
     if not b.asnumpy().all():
         raise Decline("ZeroDivisionError")
+    if a.dtype == ms.int64 and any(v.size and np.abs(v.asnumpy()).max() > 1 << 53 for v in (a, b)):
+        raise Decline("MindSpore divides int64 as float64")
 
 
 def _fix_sign(m, b):
@@ -132,7 +151,7 @@ def _float_floor_divide(a, b):
     m = _TRUNCATE_MOD(a, b)
     q = _DIV(_SUB(a, m), b)
     q = _RINT(_SELECT(_fix_sign(m, b), _SUB(q, P.OnesLike()(q)), q))
-    return _SELECT(_EQ(b, P.ZerosLike()(b)), _DIV(a, b), q)
+    return _SELECT(_EQ(b, P.ZerosLike()(b)), divide(a, b), q)
 
 
 def _division(names, float_fn, int_fn):
@@ -142,7 +161,7 @@ def _division(names, float_fn, int_fn):
         if _floats(dtype):
             return compute(float_fn, dtype, x, y, wide=WIDER)
         a, b = operand(x, dtype), operand(y, dtype)
-        _no_zero(b)
+        _divisible(a, b)
         return int_fn(a, b)
 
     return divide
@@ -161,9 +180,9 @@ def div_mode(x, y, rounding_mode=None):
         return _floor_divide(x, y)
     dtype = promoted(x, y)
     if _floats(dtype):
-        return compute(lambda a, b: _TRUNC(_DIV(a, b)), dtype, x, y, wide=WIDER)
+        return compute(lambda a, b: _TRUNC(divide(a, b)), dtype, x, y, wide=WIDER)
     a, b = operand(x, dtype), operand(y, dtype)
-    _no_zero(b)
+    _divisible(a, b)
     return _INT_DIV(a, b)
 
 
@@ -171,6 +190,14 @@ _POWERS = {  # exponents that need no Pow, which is slow
     1: lambda v: _MUL(v, P.OnesLike()(v)), 2: _SQUARE, 3: lambda v: _MUL(_SQUARE(v), v), 0.5: P.Sqrt(),
     -1: P.Reciprocal(), -2: lambda v: P.Reciprocal()(_SQUARE(v)), -0.5: P.Rsqrt(),
 }  # fmt: skip
+
+
+def _exact_power(base, exponent):
+    """MindSpore computes integer powers in float64: refuse what that cannot hold."""
+    with np.errstate(over="ignore"):
+        power = np.power(base.asnumpy().astype(np.float64), exponent)
+    if power.size and np.abs(power).max() > 1 << 53:
+        raise Decline("MindSpore computes integer powers as float64")
 
 
 @kernel("pow.Tensor_Scalar", layout=True)
@@ -181,6 +208,8 @@ def pow_scalar(x, exponent):
         return constant(1, dtype, tuple(x.shape))
     if dtype is torch.bool or (not floats and exponent < 0):
         raise Decline("integers to negative powers")
+    if not floats and exponent not in _POWERS:
+        _exact_power(operand(x, dtype), exponent)
     if exponent in _POWERS and (floats or exponent > 0) and not dtype.is_complex:
         return compute(_POWERS[exponent], dtype, x, wide=WIDER)
     return compute(_POW, dtype, x, exponent, wide=WIDER)
@@ -195,6 +224,7 @@ def power(x, y):
         v = read(y).asnumpy() if y.device.type == "mindspore" else y.numpy()
         if (v < 0).any():
             raise Decline("integers to negative powers")
+        _exact_power(operand(x, dtype), v)
     return compute(_POW, dtype, x, y, wide=WIDER)
 
 
@@ -206,6 +236,7 @@ def _extremum(primitive):
         """Maximum(a, b) is a > b ? a : b, which forgets a NaN in a. It does not broadcast empty tensors."""
         if not a.size or not b.size:
             return _ADD(a, b)
+        a, b = tiled(a, b)
         return _SELECT(isnan(a), a, primitive(a, b)) if a.dtype in _MS_FLOATS else primitive(a, b)
 
     return extremum
@@ -340,5 +371,5 @@ def addcdiv(x, a, b, value=1):
     dtype = promoted(x, a, b)
     if not promoted(a, b).is_floating_point:
         raise Decline("addcdiv of integers")
-    wide = WIDER.get(dtype, dtype)
-    return compute(lambda x, a, b: add_scaled(x, _DIV(a, b), value, wide), dtype, x, a, b, wide=WIDER)
+    wide, fn = WIDER.get(dtype, dtype), _DIV if dtype.is_complex else divide
+    return compute(lambda x, a, b: add_scaled(x, fn(a, b), value, wide), dtype, x, a, b, wide=WIDER)

@@ -58,7 +58,7 @@ def _sum_first(y):
 
 def operand(x):
     """(value, transposed): x or, where x is the transpose of contiguous matrices, those matrices."""
-    if not x.is_contiguous() and not x.is_conj():
+    if not x.is_contiguous() and not x.dtype.is_complex:  # complex MatMul conjugates what it transposes
         m, n = x.shape[-2:]
         stride = x.stride()
         if stride[-2] == 1 and stride[-1] == m and (x.dim() == 2 or stride[0] == m * n):

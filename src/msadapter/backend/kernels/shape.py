@@ -160,8 +160,8 @@ def diagonal_scatter(x, src, offset=0, dim1=0, dim2=1):
 
 @kernel("as_strided_scatter", layout=True)
 def as_strided_scatter(x, src, size, stride, storage_offset=None):
-    if not x.is_contiguous():
-        raise Decline("the input is not dense")
+    if not x.is_contiguous() or x.storage_offset():
+        raise Decline("the input is not its whole storage")
     out = x.clone()
     part = out.as_strided(size, stride, storage_offset)
     if part.shape != src.shape:
