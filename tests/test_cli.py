@@ -14,7 +14,8 @@ import pytest
 HERE = Path(__file__).parent
 SCRIPTS = sorted((HERE / "scripts").glob("*.py"))
 NEEDS = {"sklearn_pipeline.py": "sklearn", "matplotlib_plots.py": "matplotlib"}
-ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parent / "src"), os.environ.get("PYTHONPATH")]))}
+PATHS = [str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, PATHS))}
 MSADAPTER = [sys.executable, "-m", "msadapter"]
 
 
@@ -116,7 +117,8 @@ def test_exit_code_and_traceback(script, source, code):
     path = script(source + "\n")
     plain = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=ENV)
     ours = command("run", path)
-    assert (ours.returncode, ours.stdout, ours.stderr) == (code, plain.stdout, plain.stderr) and plain.returncode == code
+    assert plain.returncode == code
+    assert (ours.returncode, ours.stdout, ours.stderr) == (code, plain.stdout, plain.stderr)
 
 
 def test_traceback_of_a_torch_error_is_the_scripts(script):
@@ -159,7 +161,7 @@ def test_spawned_children_follow_the_same_rules(script):
     assert command("run", path).stdout == "('mindspore', True, 2.0)\n"
 
 
-# ------------------------------------------------------------------------------------------------------------ the report
+# ----------------------------------------------------------------------------------------------------------- the report
 
 
 def test_report_ends_with_fallbacks(script):
@@ -202,7 +204,8 @@ def test_report_file(script, tmp_path):
 def test_cpu_reference_is_plain_pytorch(script):
     path = script(
         "import sys, torch\n"
-        "print(torch.ones(2).device, torch.cuda.is_available(), 'msadapter' in sys.modules, hasattr(torch, 'mindspore'))\n"
+        "ours = 'msadapter' in sys.modules, hasattr(torch, 'mindspore')\n"
+        "print(torch.ones(2).device, torch.cuda.is_available(), *ours)\n"
         "sys.exit(4)\n"
     )
     done = command("run", "--cpu-reference", path)

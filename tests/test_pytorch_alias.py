@@ -42,7 +42,8 @@ def test_monkeypatches_and_pickles_are_torchs():
         "mt.answer = 42\n"
         "F.answer = 43\n"
         "assert (torch.answer, torch.nn.functional.answer) == (42, 43)\n"
-        "assert b'msadapter' not in pickle.dumps(mt.nn.Linear(2, 2)) and pickle.loads(pickle.dumps(mt.nn.ReLU)) is torch.nn.ReLU\n"
+        "assert b'msadapter' not in pickle.dumps(mt.nn.Linear(2, 2))\n"
+        "assert pickle.loads(pickle.dumps(mt.nn.ReLU)) is torch.nn.ReLU\n"
     )
 
 
@@ -107,6 +108,33 @@ def test_a_host_leaf_gets_its_gradient():
         "print(v.grad)\n"
     )
     assert out.splitlines() == ["tensor([5., 5., 5., 5.])", "True", "None"]
+
+
+def test_a_device_that_is_named_is_respected():
+    out = python(
+        "import msadapter.pytorch as torch\n"
+        "with torch.device('cpu'):\n"
+        "    print(torch.nn.Linear(2, 2).weight.device, torch.ones(2).device)\n"
+        "m = torch.nn.Linear(2, 2)\n"
+        "p = m.weight\n"
+        "print(m.cpu().weight.device, m.weight is p, torch.ones(2, device='cpu').device)\n"
+    )
+    assert out.splitlines() == ["cpu cpu", "cpu True cpu"]
+
+
+def test_a_checkpoint_written_on_cuda(tmp_path):
+    out = python(
+        "import torch, msadapter\n"
+        f"path = {str(tmp_path / 'cuda.pt')!r}\n"
+        "torch.serialization.location_tag, tag = (lambda storage: 'cuda:0'), torch.serialization.location_tag\n"
+        "torch.save({'w': torch.arange(3.0)}, path)\n"
+        "torch.serialization.location_tag = tag\n"
+        "msadapter.enable(cuda_alias=True)\n"
+        "for location in (None, 'cuda', 'cpu', {'cuda:0': 'cpu'}):\n"
+        "    w = torch.load(path, map_location=location)['w']\n"
+        "    print(w.device.type, w.sum().item())\n"
+    )
+    assert out.split() == ["mindspore", "3.0", "mindspore", "3.0", "cpu", "3.0", "cpu", "3.0"]
 
 
 def test_enable_cuda_alias():

@@ -22,7 +22,8 @@ CASES = [
     ("import os, torch\n", "import os, msadapter.pytorch as torch\n"),
     ("import os,torch,sys\n", "import os,msadapter.pytorch as torch,sys\n"),
     ("import torch, torch.nn\n", "import msadapter.pytorch as torch, msadapter.pytorch.nn\n"),
-    ("import torch.nn, torch.optim, os\n", "import msadapter.pytorch as torch, msadapter.pytorch.nn, msadapter.pytorch.optim, os\n"),
+    ("import torch.nn, torch.optim, os\n",
+     "import msadapter.pytorch as torch, msadapter.pytorch.nn, msadapter.pytorch.optim, os\n"),
     ("import torch, torch\n", "import msadapter.pytorch as torch\n"),
     ("import torchvision\n", "import msadapter.torchvision as torchvision\n"),
     ("import torch, torchvision\n", "import msadapter.pytorch as torch, msadapter.torchvision as torchvision\n"),
@@ -33,9 +34,11 @@ CASES = [
     ("from torch import *\n", "from msadapter.pytorch import *\n"),
     ("from torchvision import datasets, transforms\n", "from msadapter.torchvision import datasets, transforms\n"),
     ("from torchvision.transforms import v2 as T\n", "from msadapter.torchvision.transforms import v2 as T\n"),
-    ("def f():\n\timport torch ; x = 1\n\treturn torch\n", "def f():\n\timport msadapter.pytorch as torch ; x = 1\n\treturn torch\n"),
+    ("def f():\n\timport torch ; x = 1\n\treturn torch\n",
+     "def f():\n\timport msadapter.pytorch as torch ; x = 1\n\treturn torch\n"),
     ("try:\n  import torch\nexcept ImportError: import torch.cuda\n",
-     "try:\n  import msadapter.pytorch as torch\nexcept ImportError: import msadapter.pytorch as torch, msadapter.pytorch.cuda\n"),
+     "try:\n  import msadapter.pytorch as torch\n"
+     "except ImportError: import msadapter.pytorch as torch, msadapter.pytorch.cuda\n"),
     ("import torch\r\nx = 1\r\n", "import msadapter.pytorch as torch\r\nx = 1\r\n"),
     ("import torch", "import msadapter.pytorch as torch"),
 ]  # fmt: skip

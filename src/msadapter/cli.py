@@ -168,7 +168,8 @@ def _prepare() -> None:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise UsageError('expected PyTorch; found no module torch. Install it with: pip install "torch>=2.13,<2.15"') from None
+        install = 'Install it with: pip install "torch>=2.13,<2.15"'
+        raise UsageError(f"expected PyTorch; found no module torch. {install}") from None
     cuda_alias.enable()
     implicit.enable()
 

@@ -58,7 +58,8 @@ def render(report: dict[str, Any]) -> str:
         "",
         f"msadapter report: {' '.join(report['command'])}",
         f"  seconds             {report['seconds']:.3f}",
-        f"  native ops          {report['native_calls']} calls of {len(report['native'])} ops, {report['native_seconds']:.3f} s",
+        f"  native ops          {report['native_calls']} calls of {len(report['native'])} ops, "
+        f"{report['native_seconds']:.3f} s",
     ]
     rows = list(report["native"].items())
     lines += [f"    {op:<40} {e['calls']:>9} {e['seconds']:>9.3f} s" for op, e in rows[:_ROWS]]

@@ -53,7 +53,8 @@ def test(model, device, loader):
             data, target = data.to(device), target.to(device)
             output = model(data)
             total += F.nll_loss(output, target, reduction="sum").item()
-            correct += output.argmax(dim=1, keepdim=True).eq(target.view_as(output.argmax(1, keepdim=True))).sum().item()
+            pred = output.argmax(dim=1, keepdim=True)
+            correct += pred.eq(target.view_as(pred)).sum().item()
     return total / len(loader.dataset), correct / len(loader.dataset)
 
 

@@ -12,7 +12,8 @@ use_gpu = torch.cuda.is_available()
 class Body(nn.Module):
     def __init__(self):
         super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2))
+        conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.features = nn.Sequential(conv, nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2))
         self.fc = nn.Linear(24, 10)
 
     def forward(self, x):

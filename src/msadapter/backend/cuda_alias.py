@@ -266,22 +266,21 @@ _ANSWERS = {
     "reset_peak_host_memory_stats": None, "set_per_process_memory_fraction": None, "set_sync_debug_mode": None,
 }  # fmt: skip
 
-_UNSUPPORTED = ("CUDAGraph", "graph", "graph_pool_handle", "make_graphed_callables", "caching_allocator_alloc", "MemPool")
+_UNSUPPORTED = "CUDAGraph MemPool caching_allocator_alloc graph graph_pool_handle make_graphed_callables".split()
 
 
 def functions():
     """{name: object} for `torch.cuda` and `torch.npu`."""
     ours = torch.mindspore
-    table = {name: getattr(ours, name) for name in _SAME if name != "default_generators"}
-    table["default_generators"] = ours.default_generators
+    table = {name: getattr(ours, name) for name in _SAME}
     table.update({name: _answer(value) for name, value in _ANSWERS.items()})
     table.update({name: _unsupported(name) for name in _UNSUPPORTED})
     table.update(
-        device_of=lambda x: ours.device(0), _get_device_properties=ours.get_device_properties, StreamContext=_StreamContext,
+        device_of=lambda x: ours.device(0), StreamContext=_StreamContext,
+        _get_device_properties=ours.get_device_properties, _device_count_nvml=ours.device_count,
         memory_cached=ours.memory_reserved, max_memory_cached=ours.max_memory_reserved,
         reset_max_memory_cached=ours.reset_peak_memory_stats, memory_stats_as_nested_dict=ours.memory_stats,
-        get_stream_from_external=lambda *a, **k: ours.current_stream(), _device_count_nvml=ours.device_count,
-        _initialized=True, **_TENSOR_TYPES,
+        get_stream_from_external=lambda *a, **k: ours.current_stream(), _initialized=True, **_TENSOR_TYPES,
     )  # fmt: skip
     return table
 

@@ -1,7 +1,7 @@
 """Scripts that never mention a device: what is active under `msadapter run` and `msadapter.pytorch`, and only there.
 
-The default device is `mindspore`. Some tensors still start on the host: `torch.from_numpy`, `torch.FloatTensor`, batches
-of DataLoader workers. Where such a tensor meets a device tensor it is moved, and counted in the report. The rules:
+The default device is `mindspore`. Some tensors still start on the host: `torch.from_numpy`, `torch.FloatTensor`,
+batches of DataLoader workers. Where such a tensor meets a device tensor it is moved, and counted in the report. The rules:
 
 * inside a kernel, `storage.read` moves it (`Host.implicit`);
 * one that requires grad is moved before autograd sees the op (`DeviceMode`), so that its gradient comes back to it;
@@ -59,8 +59,7 @@ def _is_device(x):
 
 def _implied():
     """Whether a tensor without a device would be made on ours."""
-    default = torch.utils._device.CURRENT_DEVICE  # torch.get_default_device() would make a tensor to find out
-    return Host.implicit and default is not None and default.type == "mindspore"
+    return Host.implicit and torch.get_default_device().type == "mindspore"
 
 
 # --------------------------------------------------------------------------------------------------------- the default
@@ -172,7 +171,7 @@ def _patch_lengths():
 
 
 def _patch_modules():
-    """`nn.Parameter(torch.FloatTensor(n))`, pretrained weights from NumPy, buffers: a module's state is on the device."""
+    """`nn.Parameter(torch.FloatTensor(n))`, weights from NumPy, buffers: a module's state is on the device."""
     module = torch.nn.Module
     register_parameter, register_buffer = module.register_parameter, module.register_buffer
 

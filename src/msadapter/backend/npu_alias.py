@@ -29,7 +29,7 @@ def activate():
     _active = True
     from . import cuda_alias
 
-    vars(torch.npu).update(cuda_alias.functions(), amp=torch.cuda.amp, random=torch.cuda.random, is_compiled=lambda: True)
+    vars(torch.npu).update(cuda_alias.functions(), amp=torch.cuda.amp, random=torch.cuda.random)
     for name in ("set_compile_mode", "set_option", "config"):
         setattr(torch.npu, name, lambda *args, **kwargs: None)
     _replace_device()
