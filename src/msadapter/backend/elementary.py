@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import torch
 
-from .storage import constant, ms
+from .storage import broadcast, constant, ms
 
 P = ms.ops
 
@@ -23,7 +23,7 @@ _ADD, _SUB, _MUL, _DIV, _NEG, _ABS, _SQUARE = P.Add(), P.Sub(), P.Mul(), P.RealD
 _EQ, _LESS, _AND, _SELECT, _MASKED_FILL = P.Equal(), P.Less(), P.LogicalAnd(), P.Select(), P.MaskedFill()
 _MAXIMUM, _MINIMUM, _TRUNC, _RECIPROCAL, _DIV_NO_NAN = P.Maximum(), P.Minimum(), P.Trunc(), P.Reciprocal(), P.DivNoNan()
 _SQRT, _SIGN, _TAN = P.Sqrt(), P.Sign(), P.Tan()
-_EXP, _LOG, _SINH, _TANH, _SIGMOID, _ERF = P.Exp(), P.Log(), P.Sinh(), P.Tanh(), P.Sigmoid(), P.Erf()
+_EXP, _LOG, _LOG1P, _SINH, _TANH, _ERF = P.Exp(), P.Log(), P.Log1p(), P.Sinh(), P.Tanh(), P.Erf()
 
 _D = functools.lru_cache(256)(lambda value: constant(value, torch.float64))  # no key is zero: 0.0 and -0.0 are equal
 _ZERO = constant(0, torch.float64)
@@ -55,27 +55,26 @@ def in_double(fn, exact=None):
 
 # ------------------------------------------------------------------------------------------ exponentials and logarithms
 
-exp, log, sigmoid, tanh = in_double(_EXP), in_double(_LOG), in_double(_SIGMOID), in_double(_TANH)
+exp, log, sigmoid, tanh = in_double(_EXP), in_double(_LOG), in_double(P.Sigmoid()), in_double(_TANH)
 erfc = in_double(P.Erfc())
 
 
 def _scaled_log(base):
-    return in_double(lambda v: _MUL(_LOG(v), _D(1 / math.log(base))))
+    return in_double(lambda v: _DIV(_LOG(v), _D(math.log(base))))
 
 
 log2, log10 = _scaled_log(2), _scaled_log(10)
 exp2 = in_double(lambda v: P.Pow()(_D(2), v))
 
 
-def _log1p(v, u):
-    """log(1 + v), with u = 1 + v as rounded and not infinite: log(u) plus what rounding took."""
-    return _ADD(_LOG(u), _DIV_NO_NAN(_SUB(v, _SUB(u, _D(1))), u))
+# On large float64 tensors Add and Mul take 9 ns an element, Sub and RealDiv less than two: so a + b is a - -b.
 
 
-@in_double
-def log1p(v):
-    u = _MINIMUM(_D(sys.float_info.max), _ADD(v, _D(1)))
-    y = _log1p(_MINIMUM(_D(sys.float_info.max), v), u)
+def _log1p_double(v):
+    """log(u) for u = 1 + v as rounded, plus what rounding took, which is u - 1 - v too much."""
+    top = _D(sys.float_info.max)
+    u = _MINIMUM(top, _SUB(v, _D(-1)))
+    y = _SUB(_LOG(u), _DIV_NO_NAN(_SUB(_SUB(u, _D(1)), _MINIMUM(top, v)), u))
     y = _MASKED_FILL(y, _EQ(v, _D(math.inf)), _D(math.inf))
     return _SELECT(_EQ(u, _D(1)), v, y)  # keeps the sign of zero
 
@@ -87,41 +86,54 @@ def _expm1_double(v):
     return _SELECT(_LESS(_ABS(v), _D(1)), near, _SUB(_EXP(v), _D(1)))
 
 
-def _expm1_single(v):
-    """Seven digits: below 1e-8 v itself."""
-    return _SELECT(_LESS(_ABS(v), _D(1e-8)), v, _SUB(_EXP(v), _D(1)))
+def _or_itself(fn):
+    """fn, which is v itself to seven digits below 1e-8."""
+    return lambda v: _SELECT(_LESS(_ABS(v), _D(1e-8)), v, fn(v))
 
 
-expm1 = in_double(_expm1_single, _expm1_double)
+log1p, expm1 = in_double(_or_itself(P.Log1p()), _log1p_double), in_double(_or_itself(P.Expm1()), _expm1_double)
 
 
 def _tail(v):
+    """log(1 + t) for t = exp(-|v|): the primitive rounds 1 + t to u, so u - 1 - t is too much."""
     t = _EXP(_NEG(_ABS(v)))
-    return _log1p(t, _ADD(t, _D(1)))
+    return _SUB(_LOG1P(t), _SUB(_SUB(_SUB(t, _D(-1)), _D(1)), t))
 
 
 softplus_tail = in_double(_tail)  # softplus(v) = relu(v) + tail(v)
-softplus = in_double(lambda v: _ADD(_MAXIMUM(_ZERO, v), _tail(v)))
+softplus = in_double(lambda v: _SUB(_tail(v), _MINIMUM(_ZERO, _NEG(v))))
 log_sigmoid = in_double(lambda v: _SUB(_MINIMUM(_ZERO, v), _tail(v)))
 exp_minus_abs = in_double(lambda v: _EXP(_NEG(_ABS(v))))
 logit = in_double(lambda v: _LOG(_DIV(v, _SUB(_D(1), v))))
-silu = in_double(lambda v: _MUL(v, _SIGMOID(v)))
+silu = in_double(lambda v: _DIV(v, _SUB(_EXP(_NEG(v)), _D(-1))))
 
 
-def _tanh_softplus(v):
-    """tanh(log(1 + e^v)) = n / (n + 2) with n = e^v (e^v + 2); from 40 on it is 1."""
+def _coth_softplus(v):
+    """coth(log(1 + w)) = 1 + 2 / (w (w + 2)) for w = e^v; from 40 on it is 1."""
     w = _EXP(_MINIMUM(_D(40), v))
-    n = _MUL(w, _ADD(w, _D(2)))
-    return _DIV(n, _ADD(n, _D(2)))
+    return _SUB(_DIV(_DIV(_D(2), w), _SUB(w, _D(-2))), _D(-1))
 
 
-tanh_softplus = in_double(_tanh_softplus)
-mish = in_double(lambda v: _MUL(v, _tanh_softplus(v)))
+tanh_softplus = in_double(lambda v: _RECIPROCAL(_coth_softplus(v)))
+mish = in_double(lambda v: _DIV(v, _coth_softplus(v)))
 
 
 def relu(v):
     """ReLU makes 0 of NaN; Maximum answers its second operand when the comparison fails."""
     return _MAXIMUM(constant(0, torch.float32), v) if v.dtype == ms.float32 else _MAXIMUM(P.ZerosLike()(v), v)
+
+
+# ------------------------------------------------------------------------------------------------------------- division
+
+
+def divide(a, b):
+    """a / b. RealDiv ignores the sign of a zero b, and calls NaN / 0 -inf; Reciprocal and Mul do not."""
+    y = _DIV(a, b)
+    if b.asnumpy().all():
+        return y
+    if b.shape != y.shape:
+        b = broadcast(b, y.shape)
+    return _SELECT(_EQ(b, P.ZerosLike()(b)), _MUL(a, _RECIPROCAL(b)), y)
 
 
 # ---------------------------------------------------------------------------------------------------- special functions
@@ -140,7 +152,7 @@ def erfinv(v):
     for _ in range(3):
         slope = _MUL(_EXP(_NEG(_SQUARE(y))), _D(2 / math.sqrt(math.pi)))
         y = _SUB(y, _DIV_NO_NAN(_SUB(_ERF(y), v), slope))
-    return y
+    return _SELECT(_EQ(v, P.ZerosLike()(v)), v, y)  # keeps the sign of zero
 
 
 @in_double

@@ -62,9 +62,14 @@ def _between(c, v, low, high):
 # -------------------------------------------------------------------------------------------------------- ReLU's family
 
 
+def _has_nan(v):
+    return v.size and math.isnan(v.asnumpy().max())
+
+
 @activation("threshold_backward")
 def threshold_backward(c, g, x, threshold):
-    if threshold == 0:
+    """g where x is above the threshold or NaN, which ReluGrad takes for below."""
+    if threshold == 0 and not _has_nan(x):
         return _where_positive(g, x)
     return _MASKED_FILL(g, _LESS_EQUAL(x, c(threshold)), c(0))
 
@@ -95,6 +100,8 @@ def hardtanh(c, x, min_val=-1, max_val=1):
 
 @activation("hardtanh_backward")
 def hardtanh_backward(c, g, x, min_val, max_val):
+    if _has_nan(x):
+        return _MASKED_FILL(g, P.LogicalOr()(_LESS_EQUAL(x, c(min_val)), _LESS_EQUAL(c(max_val), x)), c(0))
     above = x if min_val == 0 else _SUB(x, c(min_val))
     return _where_positive(_where_positive(g, above), _SUB(c(max_val), x))
 
@@ -137,7 +144,7 @@ def _elu_backward(c, g, x, alpha, scale, input_scale, is_result):
         slope = _MUL(_ADD(x, c(alpha * scale)), c(input_scale))
     else:
         slope = _MUL(E.exp(_MUL(_MINIMUM(c(0), x), c(input_scale))), c(alpha * scale * input_scale))
-    return _MUL(g, _SELECT(_GREATER(x, c(0)), c(scale), slope))
+    return _MUL(g, _SELECT(_LESS_EQUAL(x, c(0)), slope, c(scale)))  # at NaN, the slope of positive x
 
 
 @activation("sigmoid_backward")

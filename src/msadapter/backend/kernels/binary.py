@@ -151,7 +151,9 @@ def _float_floor_divide(a, b):
     m = _TRUNCATE_MOD(a, b)
     q = _DIV(_SUB(a, m), b)
     q = _RINT(_SELECT(_fix_sign(m, b), _SUB(q, P.OnesLike()(q)), q))
-    return _SELECT(_EQ(b, P.ZerosLike()(b)), divide(a, b), q)
+    zero, exact = P.ZerosLike()(q), divide(a, b)
+    q = _SELECT(_EQ(q, zero), _MUL(exact, zero), q)  # a zero with the quotient's sign
+    return _SELECT(_EQ(b, P.ZerosLike()(b)), exact, q)
 
 
 def _division(names, float_fn, int_fn):

@@ -64,6 +64,25 @@ def pair(x, y, dtype=None):
     return operand(x, dtype), operand(y, dtype), dtype
 
 
+_TILE = P.Tile()
+_LARGE = 8192  # elements of a result from which Tile and then one loop beat a loop that broadcasts
+
+
+def tiled(a, b):
+    """a and b for a primitive that broadcasts element by element: large ones in the shape of the result."""
+    if a.shape == b.shape or a.size == 1 or b.size == 1 or a.dtype == ms.bfloat16:
+        return a, b
+    shape = torch.broadcast_shapes(a.shape, b.shape)
+    return (a, b) if math.prod(shape) < _LARGE else (_tile(a, shape), _tile(b, shape))
+
+
+def _tile(v, shape):
+    if v.shape == shape:
+        return v
+    padded = (1,) * (len(shape) - v.ndim) + v.shape
+    return _TILE(v, tuple(n // m for n, m in zip(shape, padded)))
+
+
 def compute(fn, dtype, *xs, wide=WIDE):
     """fn over the operands xs as `dtype`, giving `dtype`; the small floats in `wide` compute in what it says."""
     to = wide.get(dtype)

@@ -7,7 +7,7 @@ import torch
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
 from .binary import maximum, minimum
-from .pointwise import WIDE, as_bool, compute, decline_complex, isnan, operand, pair, promoted, scalar
+from .pointwise import WIDE, as_bool, compute, decline_complex, isnan, operand, pair, promoted, scalar, tiled
 
 P = ms.ops
 
@@ -23,7 +23,7 @@ def _compare(name, primitive):
         a, b, dtype = pair(x, y)
         if dtype in WIDE:
             a, b = cast(a, WIDE[dtype]), cast(b, WIDE[dtype])
-        return primitive(a, b)
+        return primitive(*tiled(a, b))
 
 
 for _name, _primitive in {
@@ -35,7 +35,7 @@ for _name, _primitive in {
 def _logical(name, primitive):
     @kernel(f"logical_{name}", layout=True)
     def logical(x, y):
-        return primitive(as_bool(x), as_bool(y))
+        return primitive(*tiled(as_bool(x), as_bool(y)))
 
 
 for _name, _primitive in {"and": P.LogicalAnd(), "or": P.LogicalOr(), "xor": P.LogicalXor()}.items():
