@@ -82,11 +82,10 @@ class _Bprop(torch.autograd.Function):
 
 
 def _call(module, inputs, kwargs, out, grad_output):
-    """bprop(*inputs, out, grad_output); where its last two parameters are keyword-only, by their names."""
+    """bprop(*inputs, out, grad_output); by name where `out`, and with it the last parameter, is keyword-only."""
     named = [p.name for p in inspect.signature(module.bprop).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    named = [n for n in named if n not in kwargs]
-    if len(named) == 2:
-        return module.bprop(*inputs, **kwargs, **dict(zip(named, (out, grad_output))))
+    if "out" in named:
+        return module.bprop(*inputs, **kwargs, **{"out": out, named[-1]: grad_output})
     return module.bprop(*inputs, out, grad_output, **kwargs)
 
 
