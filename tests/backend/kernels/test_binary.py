@@ -209,3 +209,13 @@ def test_foreach_steps_are_native():
         return p
 
     check(step, params, grads, grad=False)
+
+
+LARGE = [((200, 100), (100,)), ((200, 100), (200, 1)), ((200, 1), (1, 100)), ((4, 50, 1, 10), (50, 7, 1))]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
+@pytest.mark.parametrize("name", ["add", "mul", "maximum", "lt", "logical_and"])
+def test_large_operands_that_broadcast(name, dtype):
+    for one, other in LARGE:
+        check(getattr(torch, name), numbers(dtype, one), numbers(dtype, other), grad=False)

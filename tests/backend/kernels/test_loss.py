@@ -172,3 +172,14 @@ def test_ctc(zero_infinity):
             x,
             torch.ones_like(y),
         )
+
+
+@pytest.mark.parametrize("zero_infinity", (False, True))
+@pytest.mark.parametrize("lengths", ([4, 3, 0], [0, 0, 0], [4, 4, 4], [0, 3, 4]), ids=str)
+def test_ctc_without_targets_or_with_too_many(lengths, zero_infinity):
+    x, inputs, lengths = t(12, 3, 5), torch.tensor([12, 2, 3]), torch.tensor(lengths)
+    y = classes(4, 3, 4) + 1
+    flat = torch.cat([row[:n] for row, n in zip(y, lengths)])
+    fn = functools.partial(F.ctc_loss, reduction="none", zero_infinity=zero_infinity)
+    for targets in (y, flat):
+        check(lambda x, y: fn(x.log_softmax(2), y, inputs, lengths), x, targets)

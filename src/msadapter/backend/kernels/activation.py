@@ -14,7 +14,7 @@ from .. import elementary as E
 from ..registry import Decline, kernel
 from ..storage import ms
 from .binary import add_scaled
-from .pointwise import WIDER, compute, scalar
+from .pointwise import WIDER, compute, has_nan, scalar
 
 P = ms.ops
 
@@ -62,14 +62,10 @@ def _between(c, v, low, high):
 # -------------------------------------------------------------------------------------------------------- ReLU's family
 
 
-def _has_nan(v):
-    return v.size and math.isnan(v.asnumpy().max())
-
-
 @activation("threshold_backward")
 def threshold_backward(c, g, x, threshold):
     """g where x is above the threshold or NaN, which ReluGrad takes for below."""
-    if threshold == 0 and not _has_nan(x):
+    if threshold == 0 and not has_nan(x):
         return _where_positive(g, x)
     return _MASKED_FILL(g, _LESS_EQUAL(x, c(threshold)), c(0))
 
@@ -100,7 +96,7 @@ def hardtanh(c, x, min_val=-1, max_val=1):
 
 @activation("hardtanh_backward")
 def hardtanh_backward(c, g, x, min_val, max_val):
-    if _has_nan(x):
+    if has_nan(x):
         return _MASKED_FILL(g, P.LogicalOr()(_LESS_EQUAL(x, c(min_val)), _LESS_EQUAL(c(max_val), x)), c(0))
     above = x if min_val == 0 else _SUB(x, c(min_val))
     return _where_positive(_where_positive(g, above), _SUB(c(max_val), x))

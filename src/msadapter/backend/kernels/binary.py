@@ -12,6 +12,7 @@ from .pointwise import (
     WIDER,
     compute,
     decline_complex,
+    has_nan,
     isnan,
     operand,
     pair,
@@ -61,7 +62,7 @@ def _check_alpha(alpha, dtype):
         raise Decline("alpha must be an integer")
 
 
-@kernel("add.Tensor", "add.Scalar", layout=True)
+@kernel("add.Tensor", "add.Scalar", layout=True, direct=_ADD)
 def add(x, y, alpha=1):
     a, b, dtype = pair(x, y)
     if alpha != 1:
@@ -76,7 +77,7 @@ def _no_bool(x):
         raise Decline("torch does not subtract bools")
 
 
-@kernel("sub.Tensor", "sub.Scalar", layout=True)
+@kernel("sub.Tensor", "sub.Scalar", layout=True, direct=_SUB)
 def sub(x, y, alpha=1):
     _no_bool(x), _no_bool(y)
     a, b, dtype = pair(x, y)
@@ -93,7 +94,7 @@ def rsub(x, y, alpha=1):
     return sub_scaled(b, a, alpha, dtype)
 
 
-@kernel("mul.Tensor", "mul.Scalar", layout=True)
+@kernel("mul.Tensor", "mul.Scalar", layout=True, direct=_MUL)
 def mul(x, y):
     if not _same(x, y) and (dtype := promoted(x, y)) in WIDER:
         return _wide_scalar(_MUL, dtype, x, y)
@@ -239,7 +240,8 @@ def _extremum(primitive):
         if not a.size or not b.size:
             return _ADD(a, b)
         a, b = tiled(a, b)
-        return _SELECT(isnan(a), a, primitive(a, b)) if a.dtype in _MS_FLOATS else primitive(a, b)
+        out = primitive(a, b)
+        return _SELECT(isnan(a), a, out) if a.dtype in _MS_FLOATS and has_nan(a) else out
 
     return extremum
 
@@ -296,7 +298,8 @@ def _binary(names, fn, float_result):
     def binary(x, y):
         dtype = promoted(x, y)
         decline_complex(dtype)
-        return compute(fn, to_float(dtype) if float_result else dtype, x, y, wide=WIDER)
+        to = to_float(dtype) if float_result else dtype
+        return compute(lambda a, b: fn(*tiled(a, b)), to, x, y, wide=WIDER)
 
 
 for _names, _entry in BINARY.items():
@@ -365,7 +368,7 @@ def addcmul(x, a, b, value=1):
     if dtype is torch.bool:
         raise Decline("addcmul of bools")
     wide = WIDER.get(dtype, dtype)
-    return compute(lambda x, a, b: add_scaled(x, _MUL(a, b), value, wide), dtype, x, a, b, wide=WIDER)
+    return compute(lambda x, a, b: add_scaled(x, _MUL(*tiled(a, b)), value, wide), dtype, x, a, b, wide=WIDER)
 
 
 @kernel("addcdiv", layout=True)

@@ -101,6 +101,11 @@ def isnan(v):
     return _NE(v, v)
 
 
+def has_nan(v):
+    """Whether v has a NaN: numpy's maximum, which is one, is found faster than anything with it is computed."""
+    return bool(v.size) and math.isnan(v.asnumpy().max())
+
+
 _ABS, _ADD, _MUL, _SUB, _DIV, _TRUNC, _RINT = P.Abs(), P.Add(), P.Mul(), P.Sub(), P.RealDiv(), P.Trunc(), P.Rint()
 _NE, _EQ, _LESS, _NOT, _OR, _AND = P.NotEqual(), P.Equal(), P.Less(), P.LogicalNot(), P.LogicalOr(), P.LogicalAnd()
 _RECIPROCAL, _INVERT = P.Reciprocal(), P.Invert()
@@ -133,7 +138,7 @@ NARROW = {torch.int16, torch.int8, torch.uint8}  # integers that Sign does not k
 
 
 def _unary(name, fn, mode):
-    @kernel(name, layout=True)
+    @kernel(name, layout=True, direct=fn)
     def unary(x):
         dtype = x.dtype
         if dtype is torch.float32:
@@ -158,6 +163,15 @@ def _unary(name, fn, mode):
 for _mode in (SAME, REAL, FLOAT, ROUNDING):
     for _name, _fn in _mode.items():
         _unary(_name, _fn, _mode)
+
+
+@kernel("polygamma", layout=True)
+def polygamma(n, x):
+    dtype = to_float(x.dtype)
+    decline_complex(dtype)
+    if n < 0 or (n and (operand(x, WIDE.get(dtype, dtype)).asnumpy() <= 0).any()):
+        raise Decline("polygamma at the poles and left of them")
+    return compute(E.polygamma(n) if n else E.digamma, dtype, x)
 
 
 @kernel("frac", layout=True)
