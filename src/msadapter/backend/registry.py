@@ -15,7 +15,7 @@ from torch import Tensor
 from ..config import config
 from . import fallback
 from .counters import CALLS, FALLBACKS, SECONDS
-from .storage import MS_DTYPE, TORCH_DTYPE, read, resize_output, storage_size, wrap, wrap_strided, write
+from .storage import MS_DTYPE, TORCH_DTYPE, create_empty_tensor, read, resize_output, storage_size, wrap, wrap_strided, write
 
 aten = torch.ops.aten
 LIB = torch.library.Library("aten", "IMPL")
@@ -32,22 +32,28 @@ def overload(name):
     return getattr(getattr(aten, base), rest or "default")
 
 
-def kernel(*names, layout=False, variants=True):
+def kernel(*names, layout=False, variants=True, direct=None):
     """Register a function under ATen names on our device.
 
     layout: how strides follow inputs that are not contiguous. True (pointwise ops): as torch's Meta kernel says;
         "input": as `empty_like` of the first argument; "image": channels last in, channels last out.
     variants: also register the in-place and `out=` forms that take the same arguments.
+    direct: what the kernel comes to on float32 values of one shape (a primitive of one or two operands). It is called
+        without asking where operands are whole, contiguous and alike; a small op costs half as much so.
     """
 
     def register(fn):
         for name in names:
             op = overload(name)
-            _record(name, fn, _functional(op, fn, layout))
+            run = _functional(op, fn, layout)
+            _record(name, fn, _direct(op, direct, run) if direct else run)
             if variants:
                 for form, make in ((_inplace_form(op), _inplace), (_out_form(op), _out)):
                     if form is not None:
-                        _derived.setdefault(_name(form), (fn, make(form, op, fn, layout is True)))
+                        run = make(form, op, fn, layout is True)
+                        if direct and make is _inplace:
+                            run = _direct(form, direct, run, in_place=True)
+                        _derived.setdefault(_name(form), (fn, run))
         return fn
 
     return register
@@ -93,6 +99,59 @@ def _timed(name, run):
 
 
 # ---------------------------------------------------------------------------------------- one value, three destinations
+
+
+def _direct(op, primitive, run, in_place=False):
+    """Try `primitive` on the bare buffers; whatever is not plain goes to `run`, errors included.
+
+    Written out for speed: behind a MindSpore call the processor's caches are cold, and each step here counts fivefold.
+    """
+    float32, empty = torch.float32, create_empty_tensor
+    whole = Tensor.is_contiguous
+
+    def unary(x):
+        try:
+            s = x.untyped_storage()
+            shape = s.shape
+            if s.dtype is float32 is x.dtype and shape == x.shape and whole(x):
+                v = primitive(s.buf)
+                if in_place:
+                    s.buf = v
+                    return x
+                out = empty(shape, float32)
+                s = out.untyped_storage()
+                s.buf, s.shape, s.dtype = v, shape, float32
+                return out
+        except Exception:  # a host tensor, say: the long way finds the words for it
+            pass
+        return run(x)
+
+    def binary(x, y, **kwargs):
+        try:
+            s, t = x.untyped_storage(), y.untyped_storage()
+            shape = s.shape
+            if (
+                s.dtype is float32 is t.dtype
+                and x.dtype is float32 is y.dtype
+                and shape == x.shape == t.shape == y.shape
+                and whole(x)
+                and whole(y)
+                and not kwargs
+            ):
+                v = primitive(s.buf, t.buf)
+                if in_place:
+                    s.buf = v
+                    return x
+                out = empty(shape, float32)
+                s = out.untyped_storage()
+                s.buf, s.shape, s.dtype = v, shape, float32
+                return out
+        except Exception:
+            pass
+        return run(x, y, **kwargs)
+
+    tensors = [str(a.type) for a in op._schema.arguments if not a.kwarg_only]
+    return {("Tensor",): unary, ("Tensor", "Tensor"): binary}.get(tuple(tensors), run)
 
 
 def _functional(op, fn, layout):

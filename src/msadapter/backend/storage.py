@@ -13,7 +13,8 @@ The rules every function here keeps:
 * `buf` is None until somebody writes: `pending` then says (number of elements, dtype), and the first read makes zeros.
 
 Beside `buf`, `shape` and `dtype` (torch's) repeat what buf has, so that `read` decides in half a microsecond; `dtype` is
-None where that fast way must not be taken (nothing written yet, bytes from a file, complex with its lazy conjugation).
+None where that fast way must not be taken (nothing written yet, no elements, bytes from a file, complex with its lazy
+conjugation).
 """
 
 import math
@@ -38,7 +39,7 @@ _NOT_EQUAL = ms.ops.NotEqual()
 _SCATTER = ms.ops.TensorScatterUpdate()
 _CONCAT = ms.ops.Concat(0)
 
-_empty = torch._C._acc.create_empty_tensor
+_empty = create_empty_tensor = torch._C._acc.create_empty_tensor
 _META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 _as_strided_meta = torch.ops.aten.as_strided.default.redispatch
 _set = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
@@ -93,14 +94,20 @@ def wrap(v):
     shape, dtype = v.shape, _torch_dtype(v)
     x = _empty(shape, dtype)
     s = x.untyped_storage()
-    s.buf, s.shape, s.dtype = v, shape, None if dtype in _COMPLEX else dtype
-    return as_strided(x, shape, contiguous_stride(shape), 0) if 0 in shape else x
+    s.buf, s.shape, s.dtype = v, shape, dtype
+    if dtype in _COMPLEX:
+        s.dtype = None
+    if 0 in shape:
+        s.dtype = None
+        return as_strided(x, shape, contiguous_stride(shape), 0)
+    return x
 
 
 def store(s, v):
     """Make the fresh `ms.Tensor` v the content of the storage s."""
     dtype = _torch_dtype(v)
-    s.buf, s.shape, s.dtype = v, v.shape, None if dtype in _COMPLEX else dtype
+    shape = v.shape
+    s.buf, s.shape, s.dtype = v, shape, None if dtype in _COMPLEX or 0 in shape else dtype
 
 
 def new_empty(size, dtype, stride=None):

@@ -68,6 +68,9 @@ def operand(x):
 
 def _product(a, b, rank):
     """a @ b; MindSpore promotes and broadcasts where torch refuses."""
+    if rank == 2 and a.dtype is b.dtype is torch.float32 and a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0] > 0:
+        (u, ta), (v, tb) = operand(a), operand(b)
+        return _MATMUL[ta, tb](u, v)
     if a.dim() != rank or b.dim() != rank or a.dtype is not b.dtype:
         raise Decline(f"expected two {rank}-d operands of one dtype")
     if a.shape[-1] != b.shape[-2] or (rank == 3 and a.shape[0] != b.shape[0]):
