@@ -6,7 +6,7 @@ The draw happens on the host because that generator is the specification; it is 
 import torch
 
 from ..registry import aten, kernel, raw
-from ..storage import MS_DTYPE, cast, constant, from_host, ms, read, write
+from ..storage import MS_DTYPE, cast, constant, from_host, ms, read, resize_output, write
 
 _MUL = ms.ops.Mul()
 
@@ -52,6 +52,24 @@ def _draw(name, *names):
 for _name in ("bernoulli", "bernoulli.p", "multinomial", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet",
               "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor"):  # fmt: skip
     _draw(_name)
+
+
+def _draw_into(name):
+    """`torch.normal(mean, std, out=out)`: drawn in the order of out's memory, as the host does."""
+    packet, _, overload = name.partition(".")
+    sample = getattr(getattr(aten, packet), overload)
+
+    @raw(name)
+    def draw(*args, out, **kwargs):
+        args = tuple(map(_host, args))
+        shape = torch.broadcast_shapes(*(a.shape for a in args if isinstance(a, torch.Tensor)))
+        resize_output(out, shape)
+        write(out, from_host(sample(*args, out=_host_like(out), **kwargs).contiguous()))
+        return out
+
+
+for _name in ("normal.Tensor_float_out", "normal.float_Tensor_out", "normal.Tensor_Tensor_out"):
+    _draw_into(_name)
 
 
 @raw("bernoulli_.Tensor")

@@ -132,8 +132,14 @@ def copy_from(src, dst, non_blocking=False):
         value = storage.from_host(src.detach().to(dst.dtype, copy=True, memory_format=torch.contiguous_format))
     else:
         value = storage.cast(read_fresh(src), dst.dtype) if src.dtype is not dst.dtype else read_fresh(src)
-    if value.shape != tuple(dst.shape):
-        value = storage.broadcast(value, tuple(dst.shape))
+    shape = tuple(dst.shape)
+    if value.shape != shape:
+        if (common := tuple(torch.broadcast_shapes(value.shape, shape))) != shape:
+            raise RuntimeError(
+                f"output with shape {list(shape)} doesn't match the broadcast shape {list(common)}: "
+                f"a source of shape {list(value.shape)} cannot be copied into it"
+            )
+        value = storage.broadcast(value, shape)
     write(dst, value)
     return dst
 
