@@ -61,10 +61,9 @@ def _draw_into(name):
 
     @raw(name)
     def draw(*args, out, **kwargs):
-        args = tuple(map(_host, args))
-        shape = torch.broadcast_shapes(*(a.shape for a in args if isinstance(a, torch.Tensor)))
-        resize_output(out, shape)
-        write(out, from_host(sample(*args, out=_host_like(out), **kwargs).contiguous()))
+        drawn = sample(*map(_host, args), out=_host_like(out), **kwargs)
+        resize_output(out, drawn.shape)
+        write(out, from_host(drawn.contiguous()))
         return out
 
 
