@@ -5,7 +5,7 @@ import math
 import torch
 from mindspore.ops.auto_generate import gen_ops_prim as prim
 
-from ..elementary import exp, log
+from ..elementary import divide, exp, log
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
 from .pointwise import WIDE, WIDER, as_bool, decline_complex, isnan, to_float
@@ -168,7 +168,7 @@ def _variance(x, dim, correction, keepdim):
     m = _reduce(v, _MEAN, dims, True)
     squares = _reduce(_SQUARE(_SUB(v, m)), _SUM, dims, keepdim)
     correction = 1 if correction is None else correction
-    return _DIV(squares, constant(max(n - correction, 0), wide)), _RESHAPE(m, shape)
+    return divide(squares, constant(max(n - correction, 0), wide)), _RESHAPE(m, shape)
 
 
 @kernel("var.correction")
