@@ -17,6 +17,7 @@ from torch import nn
 torch.ones(1, device="mindspore")
 import mindspore as ms  # noqa: E402
 
+
 def torch_mlp():
     return nn.Sequential(
         nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
@@ -83,7 +84,7 @@ def main():
     x, y = torch.rand(64, 1, 28, 28), torch.randint(0, 10, (64,))
     print(f"{'model':22}{'device ms':>11}{'PyTorch ms':>12}{'MindSpore ms':>14}{'/ PyTorch':>11}{'/ MindSpore':>13}")
     for name, (torch_build, ms_build) in MODELS.items():
-        steps = [torch_step(torch_build, "mindspore", x, y), torch_step(torch_build, "cpu", x, y), mindspore_step(ms_build, x, y)]
+        steps = [torch_step(torch_build, d, x, y) for d in ("mindspore", "cpu")] + [mindspore_step(ms_build, x, y)]
         rounds = []
         for _ in range(options.repeat + 1):
             row = []

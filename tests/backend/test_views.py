@@ -55,7 +55,7 @@ PROGRAMS = {
     "resize_ and back": lambda d: (x := grid(d, 6), x.resize_(2), x.resize_(6)),
     "set_ tensor": lambda d: (x := torch.empty(0, device=d), y := grid(d, 6), x.set_(y[2:]), x.add_(1), y),
     "set_ storage": lambda d: (x := torch.empty(0, device=d), y := grid(d, 6), x.set_(y.untyped_storage(), 1, (2, 2), (2, 1))),
-    "p.data =": lambda d: (p := torch.nn.Parameter(grid(d, 3)), q := grid(d, 2), setattr(p, "data", q), q.add_(1), p.detach())[1:2],
+    "p.data =": lambda d: (p := torch.nn.Parameter(grid(d, 3)), q := grid(d, 2), setattr(p, "data", q), q.add_(1), p.data)[1:2],
     "out resized": lambda d: torch.add(grid(d, 2, 3), 1, out=torch.empty(0, device=d)),
     "out view": lambda d: (x := grid(d, 4, 4), torch.add(grid(d, 2, 2), 1, out=x[1:3, 1:3]))[:1],
     "channels_last": lambda d: (x := grid(d, 2, 3, 2, 2).contiguous(memory_format=torch.channels_last), x + 1, x.clone()),
@@ -68,7 +68,11 @@ PROGRAMS = {
     )[::3],
     "empty": lambda d: (x := grid(d, 0, 3), x[:, 1:].add_(1), x.t()),
     "zero-dim": lambda d: (x := grid(d, 3), x[1].add_(1), x[1]),
-    "index put by slice and mask": lambda d: (x := grid(d, 4, 3), x.__setitem__((slice(1, 3), slice(None)), 0.0), x.__setitem__(x > 9, -1.0))[:1],
+    "index put by slice and mask": lambda d: (
+        x := grid(d, 4, 3),
+        x.__setitem__((slice(1, 3), slice(None)), 0.0),
+        x.__setitem__(x > 9, -1.0),
+    )[:1],
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from torch._decomp import decomposition_table
 from . import registry
 from .storage import read_fresh
 
+
 class _Running(threading.local):
     """The decompositions under way on this thread."""
 
