@@ -9,8 +9,9 @@ _FALL = torch.library.Library("_", "IMPL")
 
 # torch/csrc: aten/src/ATen/autocast_mode.cpp (CPU lists), documented in "Automatic Mixed Precision: CPU Op-Specific Behavior"
 LOWER = """conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding bmm mm linalg_vecdot baddbmm addmm
-    _addmm_activation addbmm linear _convolution.deprecated matmul conv_tbc mkldnn_rnn_layer conv_transpose1d conv_transpose2d.input
-    conv_transpose3d.input prelu scaled_dot_product_attention _native_multi_head_attention""".split()
+    _addmm_activation addbmm linear _convolution.deprecated matmul conv_tbc mkldnn_rnn_layer conv_transpose1d
+    conv_transpose2d.input conv_transpose3d.input prelu scaled_dot_product_attention
+    _native_multi_head_attention""".split()
 FLOAT32 = """avg_pool3d binary_cross_entropy grid_sampler polar prod prod.dim_int quantile quantile.scalar nanquantile
     nanquantile.scalar stft stft.center cdist trace view_as_complex cholesky cholesky_inverse cholesky_solve inverse lu_solve
     orgqr ormqr pinverse max_pool3d max_unpool2d max_unpool3d adaptive_avg_pool3d reflection_pad1d reflection_pad2d
