@@ -1,7 +1,7 @@
 """Scripts that never mention a device: what is active under `msadapter run` and `msadapter.pytorch`, and only there.
 
 The default device is `mindspore`. Some tensors still start on the host: `torch.from_numpy`, `torch.FloatTensor`,
-batches of DataLoader workers. Where such a tensor meets a device tensor it is moved, and counted in the report. The rules:
+batches of DataLoader workers. Where such a tensor meets a device tensor it is moved, and counted in the report:
 
 * inside a kernel, `storage.read` moves it (`Host.implicit`);
 * one that requires grad is moved before autograd sees the op (`DeviceMode`), so that its gradient comes back to it;
