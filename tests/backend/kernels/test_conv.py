@@ -39,7 +39,7 @@ TRANSPOSED = [
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-@pytest.mark.parametrize("case", PLAIN + TRANSPOSED, ids=str)
+@pytest.mark.parametrize("case", PLAIN + TRANSPOSED, ids=lambda c: f"{c[0].__name__}{c[1:]}")
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "plain"])
 def test_values_and_gradients(case, bias):
     fn, x, w, options = case
