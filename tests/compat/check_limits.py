@@ -1,10 +1,9 @@
 """What earlier adapters listed as unsupported works."""
 
-import msadapter.pytorch as torch
-
 import numpy as np
 import pytest
 
+import msadapter.pytorch as torch
 from msadapter.pytorch import nn
 
 

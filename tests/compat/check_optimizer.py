@@ -75,11 +75,13 @@ def test_frozen_parameters_and_groups():
     optimizer = torch.optim.SGD(
         [{"params": model[2].parameters(), "lr": 0.1}, {"params": model[0].parameters()}], lr=1.0
     )
-    assert [p is q for p, q in zip(optimizer.parameters, [*model[2].parameters(), *model[0].parameters()])] == [True] * 4
+    in_order = [*model[2].parameters(), *model[0].parameters()]
+    assert all(p is q for p, q in zip(optimizer.parameters, in_order)) and len(optimizer.parameters) == 4
     assert len(model.trainable_params()) == 3
     before = weights(model)
     optimizer([torch.ones_like(p) for p in optimizer.parameters if p.requires_grad])
-    close([b - a for a, b in zip(weights(model), before)][1:], [torch.ones(4), *(torch.full_like(p, 0.1) for p in before[2:])])
+    moved = [b - a for a, b in zip(weights(model), before)]
+    close(moved[1:], [torch.ones(4), *(torch.full_like(p, 0.1) for p in before[2:])])
 
 
 def test_scheduler_counts_the_steps():
@@ -235,8 +237,10 @@ def test_clipping_as_mindspore_does():
     close(ops.clip_by_global_norm([x, y], 1.0)[0], x / total)
     close(ops.clip_by_global_norm([x.half()], 1.0)[0], (x / 5).half(), rtol=1e-3, atol=1e-4)
     for call in (
-        lambda: ops.clip_by_global_norm((x,), 0.0), lambda: ops.clip_by_value(x), lambda: ops.clip_by_global_norm((x,), 1.0, 2.0)
-    ):  # fmt: skip
+        lambda: ops.clip_by_global_norm((x,), 0.0),
+        lambda: ops.clip_by_value(x),
+        lambda: ops.clip_by_global_norm((x,), 1.0, 2.0),
+    ):
         with pytest.raises(ValueError, match=r"expected|Expected"):
             call()
     with pytest.raises(RuntimeError, match="finite"):

@@ -1,4 +1,4 @@
-"""Native MindSpore calls, whose results test_native.py compares with and without compat: argv[1] is 'plain' or 'compat'.
+"""Native MindSpore calls, which test_native.py compares with and without compat: argv[1] is 'plain' or 'compat'.
 
 Prints JSON: name of a call -> its numbers.
 """
@@ -69,7 +69,8 @@ def compiled(x):
 
 def run(mode):
     ms.set_context(mode=mode)
-    net, x, y = Net(), Tensor(np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)), Tensor(np.ones((2, 3), np.float32))
+    net = Net()
+    x, y = Tensor(np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)), Tensor(np.ones((2, 3), np.float32))
     weights = net.trainable_params()
 
     def forward(x):
@@ -89,9 +90,10 @@ def run(mode):
         "in construct": lambda: InGraph(net)(x),
         "in jit": lambda: compiled(x),
         "all_finite": lambda: amp.all_finite((x, Tensor([float("inf")]))),
-        "clip": lambda: (ops.clip_by_global_norm((x, y), 1.0), ops.clip_by_norm(x, 0.5), ops.clip_by_value(x, 0.0, 0.5)),
+        "clip": lambda: (ops.clip_by_global_norm((x, y), 1.0), ops.clip_by_norm(x, 0.5)),
+        "clip values": lambda: ops.clip_by_value(x, 0.0, 0.5),
         "static scaler": lambda: (amp.StaticLossScaler(8.0).scale(x), amp.StaticLossScaler(8.0).unscale((x, y))),
-        "dynamic scaler": lambda: (scaler := amp.DynamicLossScaler(64, 2, 1)).adjust(Tensor(False)) and scaler.scale_value,
+        "dynamic scaler": lambda: (s := amp.DynamicLossScaler(64, 2, 1)).adjust(Tensor(False)) and s.scale_value,
         "assign": lambda: ops.assign_add(Parameter(x, name="p"), y),
         "O2": lambda: amp.auto_mixed_precision(Net(), "O2")(x),
         "isinstance": lambda: isinstance(ops.GradOperation(), ops.GradOperation),

@@ -5,8 +5,8 @@
     optimizer(grads)
     print(loss.asnumpy())
 
-`table.py` lists every name that is wrapped or added. A call without a torch object goes to MindSpore's function as it is.
-docs/msadapter_style.md is the manual.
+`table.py` lists every name that is wrapped or added. A call without a torch object goes to MindSpore's function
+as it is. docs/msadapter_style.md is the manual.
 """
 
 _installed = False

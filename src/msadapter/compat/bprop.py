@@ -7,8 +7,8 @@
         def bprop(self, x, out, grad_output):       # or bprop(self, *inputs, out, grad_output)
             return (grad_output * 2,)               # one result for each input; None: no gradient
 
-`out` is what forward returned (several outputs: a tuple), `grad_output` its gradient. The parameters of the module itself
-and what is given by name only get no gradient, as in MindSpore. It applies to classes that are made after `import msadapter.pytorch`.
+`out` is what forward returned (several outputs: a tuple), `grad_output` its gradient. The module's own parameters and its
+keyword-only inputs get no gradient. It applies to classes that are made after `import msadapter.pytorch`.
 """
 
 import functools
@@ -16,7 +16,6 @@ import inspect
 import weakref
 
 import torch
-
 
 _wrapped: weakref.WeakSet = weakref.WeakSet()  # the functions that _with_bprop made
 

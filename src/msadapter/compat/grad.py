@@ -3,8 +3,8 @@
 The gradients are those of torch.autograd, in the structure that MindSpore documents; no `p.grad` is read or written.
 
 * one position (an int, or a tuple of one): a tensor. Several: a tuple.
-* weights: a tuple in their order, or a tensor for a single Parameter. A weight that the outputs do not depend on, or that
-  does not require grad, gets zeros, as in MindSpore.
+* weights: a tuple in their order, or a tensor for a single Parameter. A weight that the outputs do not depend on, or
+  that does not require grad, gets zeros, as in MindSpore.
 * both: (of the inputs, of the weights).
 
 Values come back detached, except inside another derivative: `grad(grad(f))` is the second one.
@@ -205,7 +205,7 @@ def _take_sens(args, kwargs):
 
 
 def _as_input(args, i, nested, lenient):
-    """Input i as a tensor whose gradient can be asked for: an alias, of the outer derivative's graph if there is one."""
+    """Input i as a tensor whose gradient can be asked for: an alias, in an outer derivative's graph if there is one."""
     if i >= len(args):
         raise ValueError(
             f"Expected an input at grad_position {i}; received {len(args)} positional arguments. "

@@ -1,4 +1,4 @@
-"""What MSAdapter gives torch's optimizers and modules: `optimizer.parameters`, `optimizer(grads)`, `trainable_params`."""
+"""What MSAdapter gives torch's optimizers and modules: `optimizer.parameters`, `optimizer(grads)`, ..."""
 
 import contextlib
 from collections.abc import Iterable, Iterator

@@ -54,7 +54,8 @@ def auto_mixed_precision(network, amp_level="O0", dtype=None):
     if name not in ("float16", "bfloat16"):
         raise ValueError(f"auto_mixed_precision: expected dtype as float16 or bfloat16; received {dtype}.")
     if amp_level == "O0":
-        network.__dict__.pop("forward", None) if hasattr(network, "_amp_level") else None
+        if hasattr(network, "_amp_level"):
+            network.__dict__.pop("forward", None)
     else:
         network.forward = _Forward(network, amp_level, getattr(torch, name))
     network._amp_level = amp_level
@@ -107,7 +108,8 @@ def _narrow(network, dtype, black_list):
         for module in network.modules():
             black = isinstance(module, black_list)
             if module is not network:
-                undo.callback(module.register_forward_pre_hook(_Inputs(torch.float32 if black else dtype), with_kwargs=True).remove)
+                inputs = _Inputs(torch.float32 if black else dtype)
+                undo.callback(module.register_forward_pre_hook(inputs, with_kwargs=True).remove)
             if black:
                 undo.callback(module.register_forward_hook(_Outputs(dtype)).remove)
             elif not isinstance(module, BATCH_NORM):
@@ -116,7 +118,7 @@ def _narrow(network, dtype, black_list):
 
 
 def _swap(module, dtype, casts, undo):
-    """Narrow copies in the place of a module's parameters and buffers; `undo` puts these back, with what forward wrote."""
+    """Narrow copies in the place of a module's parameters and buffers; `undo` puts these back, as forward left them."""
     for state in (module._parameters, module._buffers):
         before = dict(state)
         for name, p in before.items():

@@ -49,7 +49,7 @@ class GradScaler:
 
     @_original_first
     def unscale_(original, self, optimizer, grads=None):
-        """`scaler.unscale_(optimizer, grads)`: divides the given gradients by the scale, in place, and notes an overflow."""
+        """`scaler.unscale_(optimizer, grads)`: divides the gradients by the scale, in place; notes an overflow."""
         if grads is None:
             return original(self, optimizer)
         with given_gradients(optimizer, grads):
@@ -64,7 +64,7 @@ class GradScaler:
 
     @_original_first
     def step(original, self, optimizer, *args, **kwargs):
-        """`scaler.step(optimizer, grads)`: `optimizer(grads)` unless a gradient is inf or nan; unscales them if needed."""
+        """`scaler.step(optimizer, grads)`: `optimizer(grads)`, unscaled, unless a gradient is inf or nan."""
         if len(args) == 1 and isinstance(args[0], (tuple, list)) and not kwargs:
             with given_gradients(optimizer, args[0]):
                 return original(self, optimizer)
