@@ -41,10 +41,11 @@ def test_50_updates_of_the_large_mlp(mode, tmp_path):
 
 
 def test_two_epochs_reach_the_same_accuracy(tmp_path):
-    check_accuracy(tmp_path, 80, "--epochs", 2)
+    check_accuracy(tmp_path, 75, "--epochs", 2)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_accuracy_after_the_updates_of_three_epochs_of_mnist(tmp_path):
     check_accuracy(tmp_path, 91)
 
