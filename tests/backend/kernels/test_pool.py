@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.backend.kernels.util import check
+from tests.backend.kernels.util import check, name
 
 MAX = [
     (F.max_pool2d, (2, 3, 8, 9), {"kernel_size": 2}),
@@ -40,7 +40,7 @@ AVERAGE = [
 ]
 
 
-@pytest.mark.parametrize("case", MAX, ids=str)
+@pytest.mark.parametrize("case", MAX, ids=name)
 def test_maximum(case):
     fn, shape, options = case
     ties = torch.randint(-3, 3, shape).float()
@@ -49,7 +49,7 @@ def test_maximum(case):
     check(lambda x: fn(x, **options), torch.randn(*shape, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("case", AVERAGE, ids=str)
+@pytest.mark.parametrize("case", AVERAGE, ids=name)
 def test_average(case):
     fn, shape, options = case
     check(lambda x: fn(x, **options), torch.randn(shape))

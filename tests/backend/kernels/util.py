@@ -1,6 +1,7 @@
 """Comparing the device with PyTorch CPU."""
 
 import dataclasses
+import re
 
 import torch
 
@@ -74,4 +75,9 @@ def _detached(x):
     return type(x)(map(_detached, x)) if isinstance(x, (list, tuple)) else x
 
 
-__all__ = ["DEVICE", "check", "compare", "set_config", "tensors", "to_device"]
+def name(case):
+    """A test's name for its case, without memory addresses: parallel workers must agree on it."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(case))
+
+
+__all__ = ["DEVICE", "check", "compare", "name", "set_config", "tensors", "to_device"]
