@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from msadapter.config import set_config
+from tests.backend.kernels.util import name
 
 DEVICE = "mindspore"
 BOUND = 2.5e-7  # two units in the last place of float32
@@ -194,7 +195,7 @@ def compare(fn, *leaves):
         assert ours <= 10 * max(theirs, 6e-8), f"result {what}: {ours:.1e}, on the host {theirs:.1e}"
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=name)
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name, shape):
     torch.manual_seed(0)
@@ -202,7 +203,7 @@ def test_rows(name, shape):
 
 
 @pytest.mark.parametrize("offset", [0, 5])
-@pytest.mark.parametrize("shape", [(8, 16, 8, 8), (4, 64, 24, 24)], ids=str)
+@pytest.mark.parametrize("shape", [(8, 16, 8, 8), (4, 64, 24, 24)], ids=name)
 @pytest.mark.parametrize("name", IMAGES)
 def test_images(name, shape, offset):
     torch.manual_seed(0)
@@ -241,7 +242,7 @@ def test_special_values(name):
 
 
 @pytest.mark.parametrize("fn", [torch.softmax, torch.log_softmax], ids=["softmax", "log_softmax"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=name)
 def test_rows_with_infinities(fn, dtype):
     inf, nan = float("inf"), float("nan")
     rows = [[1, 2, 3], [-inf] * 3, [1, 2, 4], [nan, 1, 2], [1, 2, 5], [inf, 1, 2], [1, 2, 6], [-inf, 1, 2], [5, 5, 5]]
@@ -253,7 +254,7 @@ def test_rows_with_infinities(fn, dtype):
             torch.testing.assert_close(fn(x.to(DEVICE), dim).cpu(), fn(x, dim), equal_nan=True, **tolerance)
 
 
-@pytest.mark.parametrize("fn", [F.relu, F.relu6, F.hardtanh, F.leaky_relu, F.elu, F.selu, F.hardswish], ids=str)
+@pytest.mark.parametrize("fn", [F.relu, F.relu6, F.hardtanh, F.leaky_relu, F.elu, F.selu, F.hardswish], ids=name)
 def test_gradient_at_nan(fn):
     x = torch.tensor([float("nan"), 1.0, -1.0, 0.0, 7.0])
     grads = []
@@ -263,7 +264,7 @@ def test_gradient_at_nan(fn):
     torch.testing.assert_close(*grads, equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=name)
 @pytest.mark.parametrize("mode", [None, "floor", "trunc"])
 def test_division_of_special_values(mode, dtype):
     values = torch.tensor([v for v in SPECIAL if abs(v) != 1e-30], dtype=dtype)

@@ -92,7 +92,7 @@ def test_maximum_of_overlapping_windows_adds_gradients_up():
         (F.avg_pool2d, {"kernel_size": 2, "divisor_override": 0}),
         (F.adaptive_avg_pool2d, {"output_size": (-1, 2)}),
     ],
-    ids=str,
+    ids=name,
 )
 def test_errors_are_torchs(fn, options):
     with pytest.raises(RuntimeError) as expected:
