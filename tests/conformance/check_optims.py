@@ -52,6 +52,8 @@ def _input(report, info, where, kwargs):
             for p, g in zip(side.parameters, placed):
                 p.grad = g
             side.optimizer.step(_closure(side) if info.step_requires_closure else None)
+        if info.step_requires_closure:  # LBFGS: its history is made of differences of nearly equal gradients
+            return side.parameters
         return side.parameters, [side.optimizer.state[p] for p in side.parameters]
 
     def steps(side):
@@ -75,6 +77,8 @@ def _closure(side):
     def closure():
         side.optimizer.zero_grad()
         loss = sum((p - 1).square().sum() for p in side.parameters)
+        if side.optimizer.defaults.get("maximize"):
+            loss = -loss
         loss.backward()
         return loss
 

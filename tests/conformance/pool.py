@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import time
+import traceback
 from multiprocessing.connection import wait
 from typing import NamedTuple
 
@@ -18,6 +19,10 @@ class Lost(NamedTuple):
     detail: str
 
 
+class CannotStart(RuntimeError):
+    """A worker's `start()` failed: no task can be run."""
+
+
 class _Worker:
     def __init__(self, start, run):
         self.connection, theirs = _fork.Pipe()
@@ -25,6 +30,13 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.task, self.since = None, 0.0
+        try:
+            problem = self.connection.recv()
+        except EOFError:
+            problem = "it ended"
+        if problem:
+            self.stop()
+            raise CannotStart(problem)
 
     def give(self, task):
         self.task, self.since = task, time.monotonic()
@@ -38,7 +50,12 @@ class _Worker:
 
 def _serve(connection, parents_end, start, run):
     parents_end.close()
-    start()
+    try:
+        start()
+        connection.send("")
+    except Exception:
+        connection.send(traceback.format_exc())
+        return
     while True:
         try:
             task = connection.recv()

@@ -80,9 +80,7 @@ class Report:
                 if not text:
                     self.rounding.append(label)
         except Exception as unreadable:
-            self._problem(
-                "error", f"{label}: cannot be read: {type(unreadable).__name__}: {_line(unreadable)}", unreadable
-            )
+            self._problem("error", f"{label}: cannot be read: {type(unreadable).__name__}: {_line(unreadable)}", unreadable)
             return False
         if text:
             self._problem("wrong", f"{label}: {text}")

@@ -10,6 +10,7 @@ import torch
 from . import check_modules, check_ops, check_optims, pool, status
 from .status import Outcome
 
+VERSION = ".".join(torch.__version__.split(".")[:2])
 CHECKS = {"op": check_ops, "module": check_modules, "optim": check_optims}
 
 
@@ -23,7 +24,8 @@ def main(argv=None):
         return 2
     started = time.monotonic()
     results = run(databases, tasks, options)
-    old = status.load()
+    file_version, lines = status.load()
+    old = status.committed(lines, VERSION)
     regressions, improvements = status.changes(results, old)
     if regressions and not options.verbose:  # once more, alone: a loaded machine is no regression
         again = [(db, name) for db, name, _, _ in regressions]
@@ -35,7 +37,7 @@ def main(argv=None):
     _print(results, options)
     seconds = time.monotonic() - started
     print(f"\n{status.summary(results)}\n{len(tasks)} entries in {seconds:.0f} s, torch {torch.__version__}")
-    return _conclude(results, old, regressions, improvements, options)
+    return _conclude(results, file_version, lines, regressions, improvements, options)
 
 
 def _parse(argv):
@@ -104,7 +106,7 @@ def _print(results, options):
                 print(f"{o.status:9} {db:7} {name} [{o.compared}] {o.detail}")
 
 
-def _conclude(results, old, regressions, improvements, options):
+def _conclude(results, file_version, lines, regressions, improvements, options):
     for kind, found in (("improved", improvements), ("WORSE", regressions)):
         for db, name, before, after in found:
             print(f"{kind}: {db} {name}: {before.status} -> {after.status} {after.detail}")
@@ -112,19 +114,21 @@ def _conclude(results, old, regressions, improvements, options):
         if regressions and not options.allow_regressions:
             print("status.json is left as it is: entries became worse. Repair them, or say --allow-regressions.")
             return 1
-        merged = {db: {**old[db], **results.get(db, {})} for db in status.DATABASES}
-        status.save(merged, torch.__version__.split("+")[0])
+        file_version = file_version or VERSION
+        status.save(file_version, status.merged(lines, results, VERSION, file_version))
         print(f"wrote {status.FILE.name}")
     elif options.check:
         if regressions:
             print(f"{len(regressions)} entries are worse than in status.json.")
             return 1
         print(
-            "No entry is worse than in status.json."
-            + (" Run with --update to keep the improvements." if improvements else "")
+            "No entry is worse than in status.json." + (" Run with --update to keep the improvements." if improvements else "")
         )
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except pool.CannotStart as problem:
+        sys.exit(f"The device does not start in a worker process:\n{problem}")

@@ -62,9 +62,7 @@ class Place:
 
     def _tensor(self, x):
         if x.layout is not torch.strided:
-            return (
-                x.detach().to(self.device, self.wide.get(x.dtype, x.dtype), copy=True).requires_grad_(x.requires_grad)
-            )
+            return x.detach().to(self.device, self.wide.get(x.dtype, x.dtype), copy=True).requires_grad_(x.requires_grad)
         y = x.detach()
         if y.is_conj():
             y = self._alias(y.conj()).conj()

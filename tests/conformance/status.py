@@ -1,4 +1,8 @@
-"""The status file: one line per entry, and the rule that it may only improve."""
+"""The status file: one line per entry, and the rule that it may only improve.
+
+The file is of one minor version of torch, which it names. An entry whose status is another in another version has a line
+of its own for that, "abs @ 2.14".
+"""
 
 import dataclasses
 import json
@@ -20,16 +24,39 @@ class Outcome:
 
 
 def load(path=FILE):
-    """{database: {entry: Outcome}} as committed; empty where there is no file."""
+    """(version of torch, {database: {line: Outcome}}), as committed; empty where there is no file."""
     if not path.exists():
-        return {db: {} for db in DATABASES}
+        return None, {db: {} for db in DATABASES}
     data = json.loads(path.read_text())
-    return {db: {name: Outcome(**line) for name, line in data.get(db, {}).items()} for db in DATABASES}
+    return data["torch"], {db: {name: Outcome(**line) for name, line in data[db].items()} for db in DATABASES}
 
 
-def save(results, torch_version, path=FILE):
+def committed(lines, version):
+    """{database: {entry: Outcome}} that holds for `version` of torch."""
+    mark = f" @ {version}"
+    found = {db: {n: o for n, o in entries.items() if " @ " not in n} for db, entries in lines.items()}
+    for db, entries in lines.items():
+        found[db].update({n.removesuffix(mark): o for n, o in entries.items() if n.endswith(mark)})
+    return found
+
+
+def merged(lines, results, version, file_version):
+    """`lines` with `results`, obtained with `version` of torch."""
+    new = {db: dict(entries) for db, entries in lines.items()}
+    for db, entries in results.items():
+        for name, outcome in entries.items():
+            if version == file_version or name not in lines[db]:
+                new[db][name] = outcome
+                continue
+            new[db].pop(f"{name} @ {version}", None)
+            if outcome.status != lines[db][name].status:
+                new[db][f"{name} @ {version}"] = outcome
+    return new
+
+
+def save(version, results, path=FILE):
     """Write the file, sorted, one line per entry, all at once or not at all."""
-    lines = ["{", f' "torch": {json.dumps(torch_version)},']
+    lines = ["{", f' "torch": {json.dumps(version)},']
     for db in DATABASES:
         entries = [f"  {json.dumps(n)}: {json.dumps(_short(o))}" for n, o in sorted(results[db].items())]
         lines += [f' "{db}": {{', ",\n".join(entries), " }" + ("," if db != DATABASES[-1] else "")]

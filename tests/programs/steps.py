@@ -179,11 +179,15 @@ VIEWS = {
 
 
 def assign(c, x):
-    kind = c.pick(("basic", "mask", "positions"))
+    kind = c.pick(("basic", "mask", "positions", "both"))
     if kind == "mask":
         return f"{x}[{mask(c, x)}] = {number(c)}"
-    if kind == "positions" and x.dim:
-        return f"{x}[{positions(c, x.shape[0], unique=True)}] = {number(c)}"
+    if kind in ("positions", "both") and x.dim:
+        d = x.dim - 1 if kind == "both" else 0
+        rest = x.shape[d + 1 :]
+        y = c.tensor(lambda y: _broadcasts(y.shape, rest) and y.storage != x.storage, strict=True)
+        lead = ":, " * d if kind == "both" else ""
+        return f"{x}[{lead}{positions(c, x.shape[d], unique=True)}] = {number(c) if y is None or c.chance(40) else y}"
     return f"{x}[{basic_index(c, x)}] = {stranger(c, x) if c.chance(50) else number(c)}"
 
 
@@ -209,6 +213,9 @@ INPLACE = {
     "iadd": lambda c, x: f"{x} += {source(c, x)}",
     "imul": lambda c, x: f"{x} *= {source(c, x)}",
     "addcmul_": lambda c, x: f"{x}.addcmul_({x}.detach().clone(), {x})",
+    "resize_": lambda c, x: f"{x}.resize_({[n - (n > 1 and x.contiguous and c.chance(30)) for n in x.shape]})",
+    "set_": lambda c, x: f"{x}.set_({c.tensor(lambda y: y.dtype == x.dtype)}.detach())",
+    "as_strided_": lambda c, x: as_strided(c, x).replace("as_strided", "as_strided_"),
     "t_": lambda c, x: f"{x}.t_()",
     "transpose_": lambda c, x: f"{x}.transpose_({dim(c, x)}, {dim(c, x)})",
     "squeeze_": lambda c, x: f"{x}.squeeze_()",
@@ -243,6 +250,9 @@ def cat(c, x):
 
 
 def take(c, x):
+    if c.chance(30) and x.dim:
+        d = c.integer(0, x.dim - 1)
+        return f"{x}.index_select({d}, {positions(c, x.shape[d], unique=True)})"
     if c.chance(50) or not x.dim:
         return f"{x}[{mask(c, x)}]"
     return f"{x}[{positions(c, x.shape[0], unique=False)}]"
