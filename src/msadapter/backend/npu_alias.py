@@ -73,6 +73,12 @@ def _replace_device():
         def __subclasscheck__(cls, c):
             return issubclass(c, original)
 
+        def __eq__(cls, other):  # torch.compile looks classes up in sets, and compares with torch.device
+            return other is cls or other is original
+
+        def __hash__(cls):
+            return hash(original)
+
     torch.device = functools.wraps(original, updated=())(Meta("device", (), {"__module__": "torch"}))
 
 
