@@ -107,6 +107,23 @@ def test_module_to_keeps_parameter_identity():
     assert all(p is names[n] and p.device.type == "cpu" and p.grad.device.type == "cpu" for n, p in model.named_parameters())
 
 
+def test_module_to_keeps_hooks_and_attributes():
+    import weakref
+
+    m = nn.Linear(2, 1)
+    m.weight._no_weight_decay = True
+    calls = []
+    m.weight.register_hook(lambda g: g * 2)
+    m.weight.register_post_accumulate_grad_hook(lambda p: calls.append(p.grad.device.type))
+    alive = weakref.ref(m.weight)
+    for device in (DEVICE, "cpu", DEVICE):
+        m.to(device)
+        m.weight.grad = None
+        m(torch.ones(1, 2, device=device)).sum().backward()
+        assert m.weight.grad.tolist() == [[2, 2]] and m.weight._no_weight_decay and alive() is m.weight
+        assert calls.pop() == device and not calls
+
+
 def test_tied_weights_stay_tied():
     model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     model[1].weight = model[0].weight

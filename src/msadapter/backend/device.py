@@ -69,7 +69,9 @@ def activate():
         ms()
         from . import kernels
 
-        globals().pop("_starters")._destroy()
+        starters = globals().pop("_starters", None)  # gone already if an import failed the last time
+        if starters is not None:
+            starters._destroy()
         kernels.load()
         _active = True
 

@@ -6,6 +6,7 @@ Each entry says why. Everything else that a tensor or storage does is torch's ow
 import copy
 import functools
 import itertools
+import threading
 import types
 
 import torch
@@ -219,22 +220,51 @@ def _patch_generator():
 def _patch_module():
     """`Module.to(device)` must keep the identity of parameters (an optimizer built before it), as it does for CUDA.
 
-    torch changes `param.data`, which cannot change the kind of device; its other way, swapping the two tensors, can.
+    torch changes `param.data`, which cannot change the kind of device; its other way, swapping the two tensors, can. But
+    a swap takes hooks and Python attributes along, which `param.data =` leaves: they are put back.
     """
-    original = torch.nn.Module._apply
+    original, swap = torch.nn.Module._apply, torch.utils.swap_tensors
+
+    @functools.wraps(swap)
+    def swap_tensors(a, b):
+        if not _crossing.now:
+            return swap(a, b)
+        kept = dict(a.__dict__), a._backward_hooks, a._post_accumulate_grad_hooks
+        if type(a) is type(b) and a._use_count() == b._use_count() == 1:
+            torch._C._swap_tensor_impl(a, b)  # nothing else refers to a: weak references to it may stay, too
+        else:
+            swap(a, b)
+        a.__dict__.update(kept[0])
+        if kept[1]:
+            a._backward_hooks = kept[1]
+        if kept[2]:
+            a._post_accumulate_grad_hooks = kept[2]
+
+    torch.utils.swap_tensors = swap_tensors
 
     @functools.wraps(original)
     def _apply(self, fn, recurse=True):
         if _crosses(self, fn):
             before = torch.__future__.get_swap_module_params_on_conversion()
             torch.__future__.set_swap_module_params_on_conversion(True)
+            outer, _crossing.now = _crossing.now, True
             try:
                 return original(self, fn, recurse)
             finally:
+                _crossing.now = outer
                 torch.__future__.set_swap_module_params_on_conversion(before)
         return original(self, fn, recurse)
 
     torch.nn.Module._apply = _apply
+
+
+class _Crossing(threading.local):
+    """Whether a module is being moved onto or off the device, on this thread."""
+
+    now = False
+
+
+_crossing = _Crossing()
 
 
 def _crosses(module, fn):

@@ -168,7 +168,10 @@ def linear(x, weight, bias=None):
     if bias is not None and (bias.dtype is not x.dtype or weight.dim() != 2 or bias.shape != weight.shape[:1]):
         raise Decline("expected a bias that fits the weight")
     w, transposed = operand(weight) if weight.dim() == 2 else (_RESHAPE(read(weight), (1, k)), False)
-    y = multiply(_rows(x), w, False, not transposed)
+    if x.dtype.is_complex:
+        y = read(x.reshape(-1, x.shape[-1]) @ (weight if weight.dim() == 2 else weight.unsqueeze(0)).t())
+    else:
+        y = multiply(_rows(x), w, False, not transposed)
     if bias is not None:
         y = add_bias(y, read(bias))
     return _shaped(y, (*x.shape[:-1], *weight.shape[:-1]))
@@ -176,6 +179,8 @@ def linear(x, weight, bias=None):
 
 @kernel("linear_backward")
 def linear_backward(x, grad, weight, mask):
+    if x.dtype.is_complex:
+        return _complex_linear_backward(x, grad, weight, mask)
     k = x.shape[-1]
     g = _shaped(read(grad), (math.prod(x.shape[:-1]), math.prod(weight.shape[:-1])))
     w, transposed = operand(weight) if weight.dim() == 2 else (_RESHAPE(read(weight), (1, k)), False)
@@ -183,6 +188,17 @@ def linear_backward(x, grad, weight, mask):
         _shaped(multiply(g, w, False, transposed), tuple(x.shape)) if mask[0] else None,
         _shaped(multiply(g, _rows(x), True), tuple(weight.shape)) if mask[1] else None,
         _shaped(sum_rows(g), tuple(weight.shape[:-1])) if mask[2] else None,
+    )
+
+
+def _complex_linear_backward(x, grad, weight, mask):
+    """The flags of a complex MatMul conjugate, so this one is written in torch ops."""
+    w = weight if weight.dim() == 2 else weight.unsqueeze(0)
+    g, rows = grad.reshape(-1, w.shape[0]), x.reshape(-1, x.shape[-1])
+    return (
+        read((g @ w.conj()).reshape(x.shape)) if mask[0] else None,
+        read((g.t() @ rows.conj()).reshape(weight.shape)) if mask[1] else None,
+        read(g.sum(0).reshape(weight.shape[:-1])) if mask[2] else None,
     )
 
 

@@ -79,7 +79,9 @@ def mse_loss_backward(grad, x, y, reduction):
 
 
 def _smooth(a, b, beta, work):
-    """smooth_l1 of each element."""
+    """smooth_l1 of each element. The primitive holds beta as a float32."""
+    if work is torch.float64 and beta != float(np.float32(beta)):
+        raise Decline("beta is not exact in float32")
     if beta == 0:
         return _ABS(_SUB(a, b))
     if a.shape != b.shape:
@@ -93,6 +95,8 @@ def _smooth(a, b, beta, work):
 def _smooth_grad(g, a, b, beta, shape):
     if beta == 0:
         return _MUL(_SIGN(_SUB(a, b)), g)
+    if a.dtype == ms.float64 and beta != float(np.float32(beta)):
+        raise Decline("beta is not exact in float32")
     if not a.size:
         return a
     a, b = (t if t.shape == shape else broadcast(t, shape) for t in (a, b))

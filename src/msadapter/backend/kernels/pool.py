@@ -142,8 +142,8 @@ def adaptive_max_pool2d_backward(grad, x, indices):
 
 def _average(x, rank, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor, *, grad):
     k, s, p, _, shape = _window(x, rank, kernel_size, stride, padding, (1,), ceil_mode)
-    if divisor == 0 or not x.is_floating_point():
-        raise Decline("no average")
+    if divisor == 0 or not x.is_floating_point() or x.dtype is torch.float64:
+        raise Decline("no average, or one computed in float32")
     one, zero = (1,) * (3 - rank), (0,) * (3 - rank)
     pads = tuple(v for v in zero + p for _ in (0, 1))
     mode = () if grad else ("pad",)

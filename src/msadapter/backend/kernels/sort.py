@@ -37,6 +37,8 @@ def has_nan(x):
 
 def _sorted(v, axis, descending, nan):
     """(values, int32 indices) of v along axis, stably."""
+    if v.dtype == ms.float64:
+        raise Decline("MindSpore sorts float64 as float32")
     if not nan:
         return _sort_primitive(axis, descending)(v)
     # nan is greatest: order the numbers with nan out of the way, then move the nan entries to their end.

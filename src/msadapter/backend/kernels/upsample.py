@@ -88,7 +88,7 @@ def _nearest(name, rank, exact):
         found = indices(input_size[2:], output_size, scales)
         v = computed(grad)
         factors = [1 if i is None else len(i) // n for i, n in zip(found, input_size[2:])]
-        if all(
+        if grad.dtype is not torch.float64 and all(  # float64 pools are computed in float32
             i is None or np.array_equal(i, np.arange(n * f) // f) for i, n, f in zip(found, input_size[2:], factors)
         ):
             return cast(_RESHAPE(_sums(v, factors), tuple(input_size)), grad.dtype)
@@ -146,7 +146,7 @@ def _interpolation(name, rank, mode):
         scales = scales or (None,) * rank
         if not x.shape[0]:
             return constant(0, x.dtype, (*x.shape[:2], *output_size))
-        if mode == "linear" and rank < 3 and _plain(x.shape[2:], output_size, scales):
+        if mode == "linear" and rank < 3 and x.dtype is not torch.float64 and _plain(x.shape[2:], output_size, scales):
             return cast(_linear(x, output_size, align_corners, scales), x.dtype)
         if op in decomposition_table:  # gathers: unlike a matrix, they keep a NaN where it is
             return read(decomposition_table[op](x, output_size, align_corners, *scales))
@@ -160,7 +160,7 @@ def _interpolation(name, rank, mode):
         scales = scales or (None,) * rank
         if not grad.shape[0]:
             return constant(0, grad.dtype, tuple(input_size))
-        if mode == "linear" and rank < 3 and _plain(input_size[2:], output_size, scales):
+        if mode == "linear" and rank < 3 and grad.dtype is not torch.float64 and _plain(input_size[2:], output_size, scales):
             return cast(_linear_backward(grad, input_size, align_corners), grad.dtype)
         back = [m.t().contiguous() for m in matrices(grad.dtype, input_size[2:], output_size, align_corners, scales)]
         return cast(along(computed(grad), back), grad.dtype)
@@ -187,6 +187,8 @@ _MODES, _PADDINGS = ("bilinear", "nearest"), ("zeros", "border", "reflection")
 def _grid_options(x, grid, interpolation_mode, padding_mode, align_corners):
     if x.dtype not in _FLOATS or grid.dtype is not x.dtype or 0 in x.shape or 0 in grid.shape:
         raise Decline("no grid sampling of this")
+    if x.dtype is torch.float64:
+        raise Decline("the primitives compute float64 in float32")
     if grid.shape[0] != x.shape[0] or grid.shape[-1] != x.dim() - 2 or interpolation_mode not in (0, 1):
         raise Decline("mismatched grid")
     return _MODES[interpolation_mode], _PADDINGS[padding_mode], align_corners
@@ -195,7 +197,7 @@ def _grid_options(x, grid, interpolation_mode, padding_mode, align_corners):
 @kernel("grid_sampler_2d")
 def grid_sampler(x, grid, interpolation_mode, padding_mode, align_corners):
     dtype = x.dtype
-    if interpolation_mode == 2 and grid.dtype is dtype:
+    if (interpolation_mode == 2 or dtype is torch.float64) and grid.dtype is dtype:
         decomposed = decomposition_table[aten.grid_sampler_2d.default]
         if x.dtype in HALF:
             x, grid = x.float(), grid.float()
