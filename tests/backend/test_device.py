@@ -368,3 +368,24 @@ def test_memory_goes_with_the_tensor():
         x = (x * 2)[1:]
         del x
     assert resident() - before < 40e6 and keep.item() == 1
+
+
+@pytest.mark.parametrize("build", [lambda: nn.Linear(8, 4), lambda: nn.Conv2d(3, 8, 3), lambda: nn.LayerNorm(8)])
+def test_layers_in_several_threads(build):
+    """MindSpore's kernels crash or mix values when threads run them at once: the device runs one at a time."""
+    layer = build().to(DEVICE)
+    inputs = [torch.randn(2, 3, 8, 8).to(DEVICE) for _ in range(4)]
+    expected = [layer(x).detach().cpu() for x in inputs]
+    wrong = []
+
+    def work(i):
+        for _ in range(40):
+            if not torch.allclose(layer(inputs[i]).detach().cpu(), expected[i], atol=1e-5):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    assert not wrong and not any(t.is_alive() for t in threads)

@@ -176,4 +176,9 @@ _LIB = torch.library.Library("_", "IMPL")
 
 def register():
     """Every op without a kernel comes to `run`."""
-    _LIB.fallback(lambda op, *args, **kwargs: run(op, args, kwargs), "PrivateUse1")
+
+    def locked(op, *args, **kwargs):
+        with storage.LOCK:
+            return run(op, args, kwargs)
+
+    _LIB.fallback(locked, "PrivateUse1")

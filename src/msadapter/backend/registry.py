@@ -15,7 +15,7 @@ from torch import Tensor
 from ..config import config
 from . import fallback
 from .counters import CALLS, FALLBACKS, SECONDS
-from .storage import MS_DTYPE, TORCH_DTYPE, create_empty_tensor, read, resize_output, storage_size, wrap, wrap_strided, write
+from .storage import LOCK, MS_DTYPE, TORCH_DTYPE, create_empty_tensor, read, resize_output, storage_size, wrap, wrap_strided, write
 
 aten = torch.ops.aten
 LIB = torch.library.Library("aten", "IMPL")
@@ -45,12 +45,12 @@ def kernel(*names, layout=False, variants=True, direct=None):
     def register(fn):
         for name in names:
             op = overload(name)
-            run = _functional(op, fn, layout)
+            run = _locked(_functional(op, fn, layout))
             _record(name, fn, _direct(op, direct, run) if direct else run)
             if variants:
                 for form, make in ((_inplace_form(op), _inplace), (_out_form(op), _out)):
                     if form is not None:
-                        run = make(form, op, fn, layout is True)
+                        run = _locked(make(form, op, fn, layout is True))
                         if direct and make is _inplace:
                             run = _direct(form, direct, run, in_place=True)
                         _derived.setdefault(_name(form), (fn, run))
@@ -59,15 +59,26 @@ def kernel(*names, layout=False, variants=True, direct=None):
     return register
 
 
-def raw(*names):
-    """Register a function that takes and returns torch tensors itself (views, copies, random fills)."""
+def raw(*names, metadata=False):
+    """Register a function that takes and returns torch tensors itself (views, copies, random fills).
+
+    metadata: it touches no values, and so needs no lock.
+    """
 
     def register(fn):
         for name in names:
-            _record(name, fn, fn)
+            _record(name, fn, fn if metadata else _locked(fn))
         return fn
 
     return register
+
+
+def _locked(run):
+    def call(*args, **kwargs):
+        with LOCK:
+            return run(*args, **kwargs)
+
+    return call
 
 
 _explicit: dict = {}  # "add.Tensor" -> (kernel, what torch calls)
@@ -114,7 +125,8 @@ def _direct(op, primitive, run, in_place=False):
             s = x.untyped_storage()
             shape = s.shape
             if s.dtype is float32 is x.dtype and shape == x.shape and whole(x):
-                v = primitive(s.buf)
+                with LOCK:
+                    v = primitive(s.buf)
                 if in_place:
                     s.buf = v
                     return x
@@ -138,7 +150,8 @@ def _direct(op, primitive, run, in_place=False):
                 and whole(y)
                 and not kwargs
             ):
-                v = primitive(s.buf, t.buf)
+                with LOCK:
+                    v = primitive(s.buf, t.buf)
                 if in_place:
                     s.buf = v
                     return x

@@ -19,6 +19,7 @@ conjugation).
 
 import math
 import os
+import threading
 
 import numpy as np
 import torch
@@ -38,6 +39,9 @@ _SELECT = ms.ops.Select()
 _NOT_EQUAL = ms.ops.NotEqual()
 _SCATTER = ms.ops.TensorScatterUpdate()
 _CONCAT = ms.ops.Concat(0)
+
+# MindSpore's CPU kernels are not safe to run from several Python threads: one at a time. Kernels may call each other.
+LOCK = threading.RLock()
 
 _empty = create_empty_tensor = torch._C._acc.create_empty_tensor
 _META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)

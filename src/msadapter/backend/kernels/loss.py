@@ -8,7 +8,6 @@ import torch
 from ..elementary import log, log1p, softplus_tail
 from ..registry import Decline, kernel
 from ..storage import broadcast, cast, constant, ms, read
-from .index import values_of
 from .pointwise import pair
 from .scatter import elements
 
@@ -150,7 +149,7 @@ def _check_bce(x, y):
 def binary_cross_entropy(x, target, weight=None, reduction=1):
     _check_bce(x, target)
     if x.numel():
-        p = values_of(x) if x.dtype is not torch.bfloat16 else np.float32(0)
+        p = read(x).asnumpy() if x.dtype is not torch.bfloat16 else np.float32(0)
         if not (p.min() >= 0 and p.max() <= 1):
             raise Decline("probabilities must be in [0, 1]")
     work = _work(x.dtype)
@@ -198,7 +197,7 @@ def _targets(x, target, ignore_index):
     """Check the class numbers; whether some are ignored."""
     if target.dtype is not torch.int64:
         raise Decline(f"a target of dtype {target.dtype}")
-    a = values_of(target)
+    a = read(target).asnumpy()
     ignored = a == ignore_index
     some = bool(ignored.any())
     if some:
@@ -218,7 +217,7 @@ def _labels32(x, target, ignore_index):
     """The class numbers as NLLLoss and its gradient take them without a cast, checked."""
     if target.dtype is not torch.int64:
         raise Decline(f"a target of dtype {target.dtype}")
-    a = values_of(target)
+    a = read(target).asnumpy()
     if a.view(np.uint64).max() >= x.size(1):
         _targets(x, target, ignore_index)
     return ms.Tensor.from_numpy(a.astype(np.int32))

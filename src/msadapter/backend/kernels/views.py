@@ -15,7 +15,7 @@ def _check_device(device):
         raise RuntimeError(f"Expected mindspore:0 (one device a process), got {device}: invalid device ordinal.")
 
 
-@raw("empty.memory_format")
+@raw("empty.memory_format", metadata=True)
 def empty(size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
     _check_device(device)
     dtype = dtype or torch.get_default_dtype()
@@ -32,7 +32,7 @@ def efficient_zero_tensor(size, dtype=None, layout=None, device=None, pin_memory
     return new_empty(size, dtype or torch.get_default_dtype())
 
 
-@raw("empty_strided")
+@raw("empty_strided", metadata=True)
 def empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memory=None):
     _check_device(device)
     return new_empty(size, dtype or torch.get_default_dtype(), tuple(stride))
@@ -45,7 +45,7 @@ def _alias(name):
     packet, _, overload = name.partition(".")
     redispatch = getattr(getattr(aten, packet), overload or "default").redispatch
 
-    @raw(name)
+    @raw(name, metadata=True)
     def view(x, *args, **kwargs):
         return redispatch(_META, x, *args, **kwargs)
 
@@ -64,7 +64,7 @@ def _check_bounds(x, s, size, stride, offset):
         )
 
 
-@raw("as_strided")
+@raw("as_strided", metadata=True)
 def as_strided_kernel(x, size, stride, storage_offset=None):
     offset = x.storage_offset() if storage_offset is None else storage_offset
     s = x.untyped_storage()
