@@ -15,7 +15,18 @@ from torch import Tensor
 from ..config import config
 from . import fallback
 from .counters import CALLS, FALLBACKS, SECONDS
-from .storage import LOCK, MS_DTYPE, TORCH_DTYPE, create_empty_tensor, read, resize_output, storage_size, wrap, wrap_strided, write
+from .storage import (
+    LOCK,
+    MS_DTYPE,
+    TORCH_DTYPE,
+    create_empty_tensor,
+    read,
+    resize_output,
+    storage_size,
+    wrap,
+    wrap_strided,
+    write,
+)
 
 aten = torch.ops.aten
 LIB = torch.library.Library("aten", "IMPL")
