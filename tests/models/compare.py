@@ -55,8 +55,11 @@ def same_gradients(actual, expected, device):
     for name, parameter in actual.named_parameters():
         gradient = names[name].grad
         assert gradient is not None and parameter.grad is not None, name
-        atol = min(1e-5, 1e-5 * gradient.abs().max().item() + 1e-7)
-        same(parameter.grad, gradient, device, f"gradient of {name}", rtol=1e-4, atol=atol)
+        same_gradient(parameter.grad, gradient, device, f"gradient of {name}")
+
+
+def same_gradient(actual, expected, device, what):
+    same(actual, expected, device, what, rtol=1e-4, atol=min(1e-5, 1e-5 * expected.abs().max().item() + 1e-7))
 
 
 def same_state(actual, expected, device):
@@ -68,7 +71,7 @@ def same_state(actual, expected, device):
 
 
 def same_optimizer_state(actual, expected, device):
-    """Compare momenta and the like; step counts stay where each optimizer puts them."""
+    """Compare momenta and the like, which after one step are gradients; step counts stay where the optimizer puts them."""
     for index, entries in expected.state_dict()["state"].items():
         others = actual.state_dict()["state"][index]
         assert entries.keys() == others.keys()
@@ -76,4 +79,4 @@ def same_optimizer_state(actual, expected, device):
             if name == "step":
                 assert float(others[name]) == float(value)
             elif value is not None:
-                same(others[name], value, device, f"{name} of {index}", rtol=1e-5, atol=1e-7)
+                same_gradient(others[name], value, device, f"{name} of {index}")

@@ -7,6 +7,7 @@ comparison fails, and so hand on NaN.
 
 import math
 
+import numpy as np
 import torch
 from mindspore.ops.operations import _grad_ops as grad_ops
 
@@ -256,7 +257,8 @@ def hardsigmoid(c, x):
 
 @activation("hardsigmoid_backward")
 def hardsigmoid_backward(c, g, x):
-    return _MUL(_where_positive(_where_positive(g, _ADD(x, c(3))), _SUB(c(3), x)), c(1 / 6))
+    sixth = float(np.float32(1) / np.float32(6))  # torch's kernel has it in single precision for every type
+    return _MUL(_where_positive(_where_positive(g, _ADD(x, c(3))), _SUB(c(3), x)), c(sixth))
 
 
 @activation("hardswish")
