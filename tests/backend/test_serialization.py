@@ -131,12 +131,26 @@ def test_a_truncated_file_raises(tmp_path):
         torch.load(tmp_path / "model.pt", map_location="mindspore:1")
 
 
+def _double(queue, x, module):
+    queue.put((x * 2, module(torch.ones(1, 2, device=DEVICE)).detach()))
+    queue.close()
+    queue.join_thread()
+
+
 def test_between_processes():
     import torch.multiprocessing as mp
 
-    queue = mp.get_context("spawn").Queue()
+    spawn = mp.get_context("spawn")
+    queue = spawn.Queue()
     queue.put(torch.arange(3.0, device=DEVICE))
     assert queue.get(timeout=60).tolist() == [0, 1, 2]
+    module = nn.Linear(2, 1).to(DEVICE)
+    child = spawn.Process(target=_double, args=(queue, torch.arange(3.0, device=DEVICE), module))
+    child.start()
+    doubled, y = queue.get(timeout=120)
+    child.join(60)
+    assert child.exitcode == 0 and doubled.tolist() == [0, 2, 4] and doubled.device.type == DEVICE
+    assert torch.equal(y.cpu(), module(torch.ones(1, 2, device=DEVICE)).detach().cpu())
 
 
 def test_storages_do_not_crash():

@@ -322,6 +322,7 @@ def _patch_cuda_module():
         setattr(cuda.nvtx, name, _answer(None))
     cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext()
     cuda.profiler.start = cuda.profiler.stop = _answer(None)
+    torch.backends.cudnn.version = _answer(None)  # as in a PyTorch without cuDNN
     cuda.amp.custom_fwd = functools.partial(torch.amp.custom_fwd, device_type="mindspore")
     cuda.amp.custom_bwd = functools.partial(torch.amp.custom_bwd, device_type="mindspore")
 

@@ -85,7 +85,10 @@ def _patch_load():
 
 
 def _patch_multiprocessing():
-    """Between processes a device tensor travels as a host copy."""
+    """Between processes a device tensor travels as its bytes.
+
+    Not as a host tensor: that would travel as a handle of shared memory, which is gone with the copy.
+    """
     from multiprocessing.reduction import ForkingPickler
 
     import torch.multiprocessing.reductions as reductions
@@ -96,8 +99,9 @@ def _patch_multiprocessing():
     def reduce(tensor):
         if tensor.device.type != "mindspore":
             return reduce_tensor(tensor)
-        data = tensor.detach().cpu()
-        return _from_host_copy, (data, type(tensor) is torch.nn.Parameter, tensor.requires_grad)
+        data = tensor.detach().cpu().contiguous()
+        value = data.reshape(-1).view(torch.uint8).numpy(), data.dtype, tuple(data.shape)
+        return _from_bytes, (*value, type(tensor) is torch.nn.Parameter, tensor.requires_grad)
 
     reductions.reduce_tensor = reduce
     for cls in (torch.Tensor, torch.nn.Parameter):
@@ -121,6 +125,6 @@ def _patch_safetensors():
     library.load_file = wrapper
 
 
-def _from_host_copy(data, is_parameter, requires_grad):
-    x = data.to("mindspore")
+def _from_bytes(data, dtype, shape, is_parameter, requires_grad):
+    x = torch.from_numpy(data.copy()).view(dtype).reshape(shape).to("mindspore")
     return torch.nn.Parameter(x, requires_grad) if is_parameter else x.requires_grad_(requires_grad)
