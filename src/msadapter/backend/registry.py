@@ -101,6 +101,11 @@ def _record(name, fn, run):
     NATIVE[name] = fn
 
 
+def in_place(name):
+    """What torch would call for the in-place form `name` if no kernel file had registered it itself."""
+    return _derived[name][1]
+
+
 def install():
     """Hand every recorded kernel to torch. A form that a kernel file registers itself wins over a derived one."""
     for name, (fn, run) in {**_derived, **_explicit}.items():

@@ -246,6 +246,8 @@ def _host_flat(v):
     a = v.asnumpy()
     if v.dtype == ms.bfloat16:
         return torch.from_numpy(a.view(np.int16).reshape(-1)).view(torch.bfloat16)
+    if v.dtype == ms.uint64:
+        a = a.view(np.uint64)  # NumPy's name for it differs from torch's
     return torch.from_numpy(a.reshape(-1))
 
 

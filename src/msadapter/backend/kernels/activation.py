@@ -151,6 +151,8 @@ def sigmoid_backward(c, g, y):
 
 @activation("logit")
 def logit(c, x, eps=None):
+    if eps is not None and eps > 0.5:
+        raise Decline("bounds in the wrong order")
     x = x if eps is None or eps < 0 else _between(c, x, eps, 1 - eps)
     return E.logit(x)
 
@@ -162,6 +164,8 @@ def tanh_backward(c, g, y):
 
 @kernel("silu", layout=True)
 def silu(x):
+    if x.dtype.is_complex:
+        raise Decline("no complex kernel")
     return compute(E.silu, x.dtype, x)
 
 

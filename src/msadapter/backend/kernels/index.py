@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .. import fallback
-from ..registry import Decline, aten, kernel, raw
+from ..registry import Decline, aten, in_place, kernel, raw
 from ..storage import NP_DTYPE, broadcast, cast, constant, from_host, host, ms, read, wrap, wrap_strided
 
 P = ms.ops
@@ -252,6 +252,16 @@ def index_put_impl(x, indices, values, accumulate=False, unsafe=False):
             _put(cast(v, torch.float32), cast(s, torch.float32), dims, at, k, target, shape, tensors, True), x.dtype
         )
     return moved_back(_put(moved(v), moved(s), dims, at, k, target, shape, tensors, accumulate), v)
+
+
+@raw("_index_put_impl_")
+def index_put_in_place(x, indices, values, accumulate=False, unsafe=False):
+    """`x[index] = number` on an expanded x, which torch still allows, is masked_fill_ where the index points."""
+    if 0 in x.stride() and values.numel() == 1 and not accumulate and x.numel():
+        chosen = torch.zeros(x.shape, dtype=torch.bool, device="mindspore")
+        chosen.index_put_(indices, torch.ones((), dtype=torch.bool, device="mindspore"))
+        return x.masked_fill_(chosen, values.to(x.dtype).reshape(()))
+    return in_place("_index_put_impl_")(x, indices, values, accumulate, unsafe)
 
 
 def _put(v, s, dims, at, k, target, shape, tensors, accumulate):

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from ..registry import Decline, kernel
-from ..storage import cast, constant, ms, read
+from ..registry import Decline, in_place, kernel, raw
+from ..storage import as_strided, cast, constant, ms, read
 from .binary import maximum, minimum
 from .pointwise import WIDE, as_bool, compute, decline_complex, isnan, operand, pair, promoted, scalar, tiled
 
@@ -69,6 +69,24 @@ def masked_fill(x, mask, value):
     if not mask.numel():  # MaskedFill does not broadcast empty tensors
         return constant(0, x.dtype, tuple(torch.broadcast_shapes(x.shape, mask.shape)))
     return compute(lambda a, v: _MASKED_FILL(a, operand(mask, torch.bool), v), x.dtype, x, value)
+
+
+def _fill_repeated(name):
+    """On an expanded tensor, which torch still allows: elements that share memory are filled if any of them is chosen."""
+
+    @raw(name)
+    def fill(x, mask, value):
+        repeated = [d for d, (n, s) in enumerate(zip(x.shape, x.stride())) if n > 1 and s == 0]
+        if not repeated or mask.dtype is not torch.bool:
+            return in_place(name)(x, mask, value)
+        size = [1 if d in repeated else n for d, n in enumerate(x.shape)]
+        once = as_strided(x, size, x.stride(), x.storage_offset())
+        once.masked_fill_(mask.expand(x.shape).sum(repeated, keepdim=True).ne(0), value)
+        return x
+
+
+for _name in ("masked_fill_.Scalar", "masked_fill_.Tensor"):
+    _fill_repeated(_name)
 
 
 @kernel("clamp", layout=True)

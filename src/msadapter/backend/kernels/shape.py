@@ -66,6 +66,14 @@ def cat_strided(tensors, dim=0):
         return fallback.run(aten.cat.default, (tensors, dim), {}, error)
 
 
+@kernel("stack")
+def stack(tensors, dim=0):
+    dim = check_dim(dim, tensors[0].dim() + 1)
+    if any(x.shape != tensors[0].shape for x in tensors):
+        raise Decline("tensors of different sizes")
+    return cat([x.unsqueeze(dim) for x in tensors], dim)
+
+
 def _cat_channels_last(tensors, dim):
     """The inputs are contiguous when seen channels last: join them there."""
     ndim = tensors[0].dim()
