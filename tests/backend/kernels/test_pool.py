@@ -53,7 +53,12 @@ def test_maximum(case):
 def test_average(case):
     fn, shape, options = case
     check(lambda x: fn(x, **options), torch.randn(shape))
-    check(lambda x: fn(x, **options), torch.randn(*shape, dtype=torch.float64), grad=False)
+    double = torch.randn(*shape, dtype=torch.float64)
+    if "adaptive" in fn.__name__:
+        check(lambda x: fn(x, **options), double, grad=False)
+    else:
+        with pytest.raises(NotImplementedError):  # MindSpore computes these in float32: the host does them
+            check(lambda x: fn(x, **options), double, grad=False)
 
 
 @pytest.mark.parametrize("fn", [F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d], ids=lambda f: f.__name__)
