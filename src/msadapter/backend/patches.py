@@ -3,7 +3,6 @@
 Each entry says why. Everything else that a tensor or storage does is torch's own code.
 """
 
-import copy
 import functools
 import itertools
 import threading
@@ -297,6 +296,3 @@ def _patch_accelerator():
         if hasattr(accelerator, "memory") and hasattr(accelerator.memory, name):
             setattr(accelerator.memory, name, replacement)
     accelerator.get_memory_info = module.mem_get_info
-
-
-__all__ = ["address", "apply", "copy", "to_device"]
