@@ -286,4 +286,6 @@ def hardshrink(c, *args):
 
 @activation("softshrink")
 def softshrink(c, x, lambd=0.5):
+    if lambd < 0:
+        raise Decline("lambda must not be negative")
     return _ADD(_MAXIMUM(c(0), _SUB(x, c(lambd))), _MINIMUM(c(0), _ADD(x, c(lambd))))

@@ -55,7 +55,7 @@ def _window(x, rank, kernel_size, stride, padding, dilation, ceil_mode):
     for n, a, b, c, e in zip(x.shape[-rank:], k, s, p, d):
         out = (n + 2 * c - e * (a - 1) - 1 + (b - 1 if ceil_mode else 0)) // b + 1
         size.append(out - 1 if ceil_mode and (out - 1) * b >= n + c else out)
-    if min(size) < 1 or 0 in x.shape[1:]:
+    if min(size) < 1 or 0 in x.shape[-rank - 1 :]:  # only the batch may be empty
         raise Decline("no output")
     return k, s, p, d, (*x.shape[:-rank], *size)
 

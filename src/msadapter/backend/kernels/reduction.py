@@ -28,6 +28,8 @@ _MASKED_FILL, _SELECT, _RESHAPE = P.MaskedFill(), P.Select(), P.Reshape()
 def dims_of(x, dim):
     """The dimensions to reduce, ascending and not negative; None and () mean all."""
     n = x.dim()
+    if n > 64:
+        raise Decline("torch reduces up to 64 dimensions")
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(n))
     dims = sorted(d + n if d < 0 else d for d in ((dim,) if isinstance(dim, int) else dim))
