@@ -116,6 +116,27 @@ def test_remainder_signs():
         torch.arange(3).to(DEVICE) // torch.zeros(3, dtype=torch.int64).to(DEVICE)
 
 
+def test_division_of_large_integers():
+    """MindSpore divides int64 as float64."""
+    g = torch.Generator().manual_seed(0)
+    low, high = -(2**63), 2**63 - 1
+    a, b = (torch.randint(low, high, (900,), generator=g) for _ in range(2))
+    b = (b >> torch.randint(0, 62, (900,), generator=g)).where(b != 0, torch.tensor(1))
+    b[b == 0] = 1
+    a[:6], b[:6] = torch.tensor([high, low, high, 2**53 + 1, low + 1, low]), torch.tensor([1, 1, high, 3, -1, high])
+    b[100:200], b[200:300], b[300:400] = a[100:200] + 1, a[200:300], a[300:400] - 1
+    for fn in (torch.remainder, torch.fmod, torch.floor_divide, lambda a, b: torch.div(a, b, rounding_mode="trunc")):
+        check(fn, a, b)
+        check(lambda a: fn(a, 7), a)
+    check(lambda x: torch.unravel_index(x, (2**31, 2**31, 3)), torch.tensor([5, 2**40]))
+
+
+def test_floor_divide_in_place():
+    check(lambda x, y: x.clone().floor_divide_(y), numbers(torch.float32), numbers(torch.float32) + 9, grad=False)
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        torch.arange(3).to(DEVICE).floor_divide_(1.5)
+
+
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 0.5, -1, -2, -0.5, 2.5, -3.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.float16], ids=str)
 def test_pow(exponent, dtype):

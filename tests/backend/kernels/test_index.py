@@ -142,6 +142,25 @@ def test_scatter_shapes():
     check(lambda x, j: x.clone().scatter_(1, j, 1.0), t(4, 6), i([[1, 2]]))
 
 
+def test_int32_index():
+    x, src, index = torch.randn(4, 5), torch.randn(4, 5), torch.randint(0, 4, (4, 5), dtype=torch.int32)
+    check(lambda x, i: x.gather(0, i), x, index)
+    check(lambda x, i, s: (x.scatter(0, i, s), x.scatter_add(0, i, s), x.scatter(0, i, 2.0)), x, index, src)
+    check(lambda x, i: x.gather(0, i), x[0], torch.zeros(2, 0, dtype=torch.uint8))
+
+
+def test_nonzero_static():
+    for x in (torch.tensor([[0, 1], [1, 0]]), torch.tensor(1), torch.zeros(2, 3)):
+        for size in (0, 1, 2, 5):
+            check(lambda x: x.nonzero_static(size=size, fill_value=7), x, grad=False)
+
+
+def test_as_strided_scatter():
+    x = torch.arange(12.0)
+    check(lambda x, s: x.as_strided_scatter(s, (2, 2), (3, 1), 1), x, torch.randn(2, 2))
+    check(lambda x, s: x[2:8].as_strided_scatter(s, (2, 2), (2, 1), 3), x, torch.randn(2, 2), grad=False)
+
+
 def test_scatter_add_collisions():
     for seed in range(5):  # a sum that threads race for is wrong only sometimes
         x, s = torch.zeros(5000), t(20000, seed=seed)

@@ -63,12 +63,13 @@ def test_median():
     check(lambda x: (x.median(), x.median(0)), torch.tensor(3.0))
 
 
-def test_sort_of_float64_is_the_hosts():
-    """MindSpore sorts float64 as float32."""
+@pytest.mark.parametrize("descending", (False, True))
+def test_sort_of_float64(descending):
+    """MindSpore sorts float64 as float32: the order is that of the bits."""
     x = torch.randn(50, dtype=torch.float64)
-    with pytest.raises(NotImplementedError):
-        check(lambda x: x.sort(), x)
-    assert torch.equal(x.to("mindspore").sort().values.cpu(), x.sort().values)
+    x[3], x[1], x[7], x[8], x[20], x[40], x[41] = x[9], NAN, -0.0, 0.0, -math.inf, 1 + 1e-12, 1.0
+    check(lambda x: x.sort(stable=True, descending=descending), x)
+    check(lambda x: (x.kthvalue(7), x.median()), x)
 
 
 def test_sort_edges():
@@ -123,6 +124,24 @@ def test_unique():
     check(lambda x: x.unique_consecutive(return_inverse=True, return_counts=True), ties(40), grad=False)
     check(lambda x: x.unique_consecutive(), ties(4, 10), grad=False)
     check(lambda x: x.unique_consecutive(dim=0, return_counts=True), ties(40, 1), grad=False)
+
+
+def test_unique_edges():
+    x = torch.tensor([1, 1, NAN, NAN, 2, 2, 2, NAN])
+    for x in (x, x.double(), x.double()[:1], x[0], x[:0], torch.stack([x, x.nan_to_num(7)])):
+        check(lambda x: x.unique_consecutive(return_inverse=True, return_counts=True), x, grad=False)
+        check(lambda x: x.unique(return_inverse=True, return_counts=True), x, grad=False)
+    rows = torch.randint(0, 2, (2, 9, 3), generator=torch.Generator().manual_seed(0))
+    for x in (rows, rows.double(), x, rows[:, :0]):
+        check(lambda x: x.unique_consecutive(return_inverse=True, return_counts=True, dim=1), x, grad=False)
+    check_error(lambda x: x.unique_consecutive(dim=0), rows[:, :0])
+
+
+def test_searchsorted_edges():
+    x, values = torch.tensor([3.0, 1.0, 2.0]), torch.tensor([NAN, 2.0, 9.0])
+    order = x.argsort()
+    check(lambda x, v: (torch.searchsorted(x, v), torch.searchsorted(x, v, out_int32=True)), x.sort().values, values)
+    check(lambda x, o: torch.searchsorted(x, 2.0, right=True, sorter=o), x, order)
 
 
 def test_counts():

@@ -4,9 +4,10 @@ import numpy as np
 import torch
 from mindspore.ops.auto_generate import gen_ops_prim as prim
 
+from .. import fallback
 from ..elementary import divide, log
-from ..registry import Decline, kernel
-from ..storage import cast, constant, ms, read
+from ..registry import Decline, aten, kernel, raw
+from ..storage import cast, constant, ms, read, write
 from .pointwise import (
     WIDE,
     WIDER,
@@ -33,7 +34,7 @@ _EQ, _NE, _LESS = P.Equal(), P.NotEqual(), P.Less()
 _SELECT, _MASKED_FILL = P.Select(), P.MaskedFill()
 _TRUNCATE_MOD, _C_MOD, _FLOOR_MOD = P.TruncateMod(), P.Mod(), P.FloorMod()
 _FLOOR_DIV, _INT_DIV = P.FloorDiv(), P.TruncateDiv()
-_TRUNC, _FLOOR, _RINT = P.Trunc(), P.Floor(), P.Rint()
+_TRUNC, _FLOOR, _RINT, _GE = P.Trunc(), P.Floor(), P.Rint(), P.GreaterEqual()
 
 
 # ----------------------------------------------------------------------------------------------------------- arithmetic
@@ -128,12 +129,40 @@ def _floats(dtype):
     return dtype.is_floating_point
 
 
-def _divisible(a, b):
-    """Integers: no division by zero, and nothing that float64, which MindSpore divides in, cannot hold."""
-    if not b.asnumpy().all():
-        raise Decline("ZeroDivisionError")
-    if a.dtype == ms.int64 and any(v.size and np.abs(v.asnumpy()).max() > 1 << 53 for v in (a, b)):
-        raise Decline("MindSpore divides int64 as float64")
+def _integers(primitive, exact):
+    """Integer division: MindSpore divides in float64, so int64 beyond that takes the exact way. None divides by zero."""
+
+    def divide(a, b):
+        if not b.asnumpy().all():
+            raise Decline("ZeroDivisionError")
+        if a.dtype == ms.int64 and any(v.size and _magnitude(v) > 1 << 53 for v in (a, b)):
+            return exact(a, b, *_divided(a, b))
+        return primitive(a, b)
+
+    return divide
+
+
+def _magnitude(v):
+    return max(int(v.asnumpy().max()), -int(v.asnumpy().min()))
+
+
+def _divided(a, b):
+    """(quotient, remainder) of a / b rounded down: an inexact quotient leaves a smaller remainder to divide."""
+    quotient, rest = _SUB(a, a), a
+    for _ in range(3):
+        q = _INT_DIV(rest, b)
+        quotient, rest = _ADD(quotient, q), _SUB(rest, _MUL(q, b))
+    for wrong, step in ((_fix_sign, -1), (lambda r, b: _GE(_ABS(r), _ABS(b)), 1)):
+        where = wrong(rest, b)
+        fix = _MASKED_FILL(_SUB(quotient, quotient), where, scalar(step, torch.int64))
+        quotient, rest = _ADD(quotient, fix), _SUB(rest, _MUL(fix, b))
+    return quotient, rest
+
+
+def _toward_zero(a, b, rest):
+    """Where division rounded down and away from zero: something is left and the signs of a and b differ."""
+    zero = P.ZerosLike()(a)
+    return _AND(_NE(rest, zero), _NE(_LESS(a, zero), _LESS(b, zero)))
 
 
 def _fix_sign(m, b):
@@ -163,16 +192,31 @@ def _division(names, float_fn, int_fn):
         dtype = promoted(x, y)
         if _floats(dtype):
             return compute(float_fn, dtype, x, y, wide=WIDER)
-        a, b = operand(x, dtype), operand(y, dtype)
-        _divisible(a, b)
-        return int_fn(a, b)
+        return int_fn(operand(x, dtype), operand(y, dtype))
 
     return divide
 
 
-_division(("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"), _float_remainder, _FLOOR_MOD)
-_division(("fmod.Tensor", "fmod.Scalar"), _TRUNCATE_MOD, _C_MOD)
-_floor_divide = _division(("floor_divide", "floor_divide.Scalar"), _float_floor_divide, _FLOOR_DIV)
+_floor_mod = _integers(_FLOOR_MOD, lambda a, b, q, r: r)
+_c_mod = _integers(_C_MOD, lambda a, b, q, r: _SELECT(_toward_zero(a, b, r), _SUB(r, b), r))
+_floor_div = _integers(_FLOOR_DIV, lambda a, b, q, r: q)
+_int_div = _integers(_INT_DIV, lambda a, b, q, r: _SELECT(_toward_zero(a, b, r), _ADD(q, scalar(1, torch.int64)), q))
+
+_division(("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"), _float_remainder, _floor_mod)
+_division(("fmod.Tensor", "fmod.Scalar"), _TRUNCATE_MOD, _c_mod)
+_floor_divide = _division(("floor_divide", "floor_divide.Scalar"), _float_floor_divide, _floor_div)
+
+
+@raw("floor_divide_.Tensor")
+def floor_divide_(x, y):
+    try:
+        v = _floor_divide(x, y)
+        if v.shape != tuple(x.shape) or not torch.can_cast(promoted(x, y), x.dtype):
+            raise Decline("the result does not fit its in-place target")
+    except Exception as error:
+        return fallback.run(aten.floor_divide_.Tensor, (x, y), {}, error)
+    write(x, v)
+    return x
 
 
 @kernel("div.Tensor_mode", "div.Scalar_mode", layout=True)
@@ -184,9 +228,7 @@ def div_mode(x, y, rounding_mode=None):
     dtype = promoted(x, y)
     if _floats(dtype):
         return compute(lambda a, b: _TRUNC(divide(a, b)), dtype, x, y, wide=WIDER)
-    a, b = operand(x, dtype), operand(y, dtype)
-    _divisible(a, b)
-    return _INT_DIV(a, b)
+    return _int_div(operand(x, dtype), operand(y, dtype))
 
 
 _POWERS = {  # exponents that need no Pow, which is slow

@@ -15,7 +15,7 @@ from ..storage import NP_DTYPE, broadcast, cast, constant, from_host, host, ms, 
 
 P = ms.ops
 _GATHER, _GATHER_ND, _ADD, _SELECT, _LESS = P.Gather(), P.GatherNd(), P.Add(), P.Select(), P.Less()
-_RESHAPE, _TRANSPOSE, _SLICE, _CONCAT_LAST = P.Reshape(), P.Transpose(), P.Slice(), P.Concat(-1)
+_RESHAPE, _TRANSPOSE, _SLICE, _CONCAT, _CONCAT_LAST = P.Reshape(), P.Transpose(), P.Slice(), P.Concat(0), P.Concat(-1)
 _UPDATE, _UPDATE_ADD, _NON_ZERO = P.TensorScatterUpdate(), P.TensorScatterAdd(), P.NonZero()
 _MASKED_SELECT, _MASKED_SCATTER = P.MaskedSelect(), P.MaskedScatter()
 
@@ -354,3 +354,18 @@ def nonzero_strided(x):
     except Exception as error:
         return fallback.run(aten.nonzero.default, (x,), {}, error)
     return wrap_strided(v, (1, v.shape[0])) if v.size and v.shape[1] > 1 else wrap(v)
+
+
+@kernel("nonzero_static")
+def nonzero_static(x, *, size, fill_value=-1):
+    """The first `size` places, filled up to that number."""
+    if size < 0:
+        raise Decline("a negative size")
+    if not x.dim() or not size:
+        return constant(0, torch.int64, (size, x.dim()))
+    v = nonzero(x)
+    missing = size - v.shape[0]
+    if missing <= 0:
+        return _SLICE(v, (0, 0), (size, x.dim()))
+    rest = constant(fill_value, torch.int64, (missing, x.dim()))
+    return _CONCAT((v, rest)) if v.size else rest

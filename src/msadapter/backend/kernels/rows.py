@@ -16,12 +16,12 @@ _MUL, _RESHAPE, _TRANSPOSE = P.Mul(), P.Reshape(), P.Transpose()
 @kernel("gather")
 def gather(x, dim, index, sparse_grad=False):
     dim = check_dim(dim, x.dim())
+    if not index.numel():
+        return empty(x, index.shape)
     if max(x.dim(), 1) != max(index.dim(), 1):
         raise Decline("index and input must have the same number of dimensions")
     if any(n > m for d, (n, m) in enumerate(zip(index.shape, x.shape)) if d != dim):
         raise Decline("index is larger than input")
-    if not index.numel():
-        return empty(x, index.shape)
     i, v = index_of(index, x.size(dim) if x.dim() else 1), moved(read(x))
     if x.dim() == 0 or index.dim() == 0:
         out = _RESHAPE(_GATHER(_RESHAPE(v, (-1,)), _RESHAPE(i, (-1,)), 0), tuple(index.shape))

@@ -12,7 +12,7 @@ import torch
 
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
-from .index import check_dim, index_of, moved, moved_back, same_dtype, values_of
+from .index import check_dim, index_of, moved, moved_back, same_dtype, values_of, widened
 
 P = ms.ops
 _ADD, _MUL, _DIV, _FLOORDIV, _MAXIMUM = P.Add(), P.Mul(), P.Div(), P.FloorDiv(), P.Maximum()
@@ -44,7 +44,7 @@ def scatter_value(x, dim, index, value):
 def scatter_add(x, dim, index, src):
     if _whole_rows(x, dim, index, src):
         vector = index.as_strided(index.shape[:1], index.stride()[:1])
-        return _UPDATE_ADD(read(x), _RESHAPE(index_of(vector, x.size(0)), (-1, 1)), read(src))
+        return _UPDATE_ADD(read(x), _RESHAPE(widened(index_of(vector, x.size(0))), (-1, 1)), read(src))
     return _scatter(x, dim, index, src, "add")
 
 
@@ -80,8 +80,8 @@ def _scatter(x, dim, index, src, reduction):
         if tensor and src.dtype is not x.dtype:
             raise Decline("dtypes differ")
         return read(x)
-    if index.dtype is not torch.int64 or max(x.dim(), 1) != max(index.dim(), 1):
-        raise Decline("index must be int64 and have the input's dimensions")
+    if max(x.dim(), 1) != max(index.dim(), 1):
+        raise Decline("index must have the input's dimensions")
     if any(n > m for d, (n, m) in enumerate(zip(index.shape, x.shape)) if d != dim):
         raise Decline("index is larger than input")
     if tensor:
@@ -95,7 +95,7 @@ def _scatter(x, dim, index, src, reduction):
         raise Decline("a complex value does not fit")
     else:
         s = constant(src, x.dtype, tuple(index.shape))
-    i, v = index_of(index, x.size(dim) if x.dim() else 1), read(x)
+    i, v = widened(index_of(index, x.size(dim) if x.dim() else 1)), read(x)
     if x.dtype is torch.bfloat16 and reduction != "none":
         return cast(_elements(cast(v, torch.float32), dim, i, cast(s, torch.float32), reduction), torch.bfloat16)
     return moved_back(_elements(moved(v), dim, i, moved(s), reduction), v)
@@ -168,7 +168,7 @@ def scatter_reduce(x, dim, index, src, reduce, *, include_self=True):
     dtype = x.dtype
     count = constant(1 if include_self else 0, dtype, tuple(x.shape))
     ones = constant(1, dtype, tuple(index.shape))
-    count = _elements(count, dim, read(index), ones, "add")
+    count = _elements(count, dim, widened(read(index)), ones, "add")
     if not include_self:
         count = _MAXIMUM(count, constant(1, dtype))
     return _DIV(total, count) if dtype.is_floating_point else _FLOORDIV(total, count)

@@ -5,7 +5,7 @@ import torch
 
 from .. import fallback
 from ..registry import Decline, aten, kernel, raw
-from ..storage import cast, constant, host, ms, read, wrap
+from ..storage import capacity, cast, constant, host, ms, read, wrap
 from .index import check_dim, moved, moved_back
 from .rows import on_rows
 
@@ -166,16 +166,21 @@ def diagonal_scatter(x, src, offset=0, dim1=0, dim2=1):
     return read(out)
 
 
-@kernel("as_strided_scatter", layout=True)
+@raw("as_strided_scatter")
 def as_strided_scatter(x, src, size, stride, storage_offset=None):
-    if not x.is_contiguous() or x.storage_offset():
-        raise Decline("the input is not its whole storage")
-    out = x.clone()
-    part = out.as_strided(size, stride, storage_offset)
-    if part.shape != src.shape:
-        raise Decline("src does not fit")
-    part.copy_(src)
-    return read(out)
+    """A copy of x and of all its storage, with src written where the strides say."""
+    try:
+        read(x), read(src)
+        whole = x.as_strided((capacity(x.untyped_storage()),), (1,), 0)
+        out = whole.clone().as_strided(x.shape, x.stride(), x.storage_offset())
+        part = out.as_strided(size, stride, storage_offset)
+        if part.shape != src.shape:
+            raise Decline("src does not fit")
+        part.copy_(src)
+        return out
+    except Exception as error:
+        args = x, src, size, stride, storage_offset
+        return fallback.run(aten.as_strided_scatter.default, args, {}, error)
 
 
 def _strided(v, dim, start, n, step, s):
@@ -228,7 +233,7 @@ def roll(x, shifts, dims=()):
         flat = _RESHAPE(flat, (n,))
         parts = (_slice_of(flat, n - k, k), _slice_of(flat, 0, n - k))
         return _RESHAPE(_CONCAT[0](parts) if k else flat, tuple(x.shape))
-    if len(shifts) != len(dims) or not dims:
+    if len(shifts) != len(dims) or not dims or not x.dim():
         raise Decline("one shift for each dim")
     for shift, dim in zip(shifts, dims):
         dim = check_dim(dim, x.dim())
