@@ -1,4 +1,6 @@
-"""module_db: construction, state_dict, forward, gradients of inputs and parameters, and buffers of one module."""
+"""module_db: construction, state_dict, moves, forward, gradients of inputs and parameters, and buffers of one module."""
+
+import io
 
 import torch
 
@@ -19,21 +21,25 @@ def entries():
 
 
 def check(info, verbose=False):
+    return check_dtype(info, torch.float32, SAMPLES, verbose)
+
+
+def check_dtype(info, dtype, count, verbose=False):
     report = Report(verbose)
-    for training in (True, False) if info.train_and_eval_differ else (True,):
+    for training in (True, False):
         seed()
-        inputs = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)
-        for i, given in enumerate(spread(inputs, SAMPLES)):
+        inputs = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=training)
+        for i, given in enumerate(spread(inputs, count if training or info.train_and_eval_differ else count // 4)):
             where = f"{i}{'' if training else ' eval'}"
             if verbose:
                 print(f"  {where}: {given.desc} {given.constructor_input.args} {given.constructor_input.kwargs}")
-            _input(report, info, where, given, training)
+            _input(report, info, dtype, where, given, training)
     return report.outcome()
 
 
-def _input(report, info, where, given, training):
+def _input(report, info, dtype, where, given, training):
     cpu, device = Side("cpu"), Side(DEVICE)
-    rules = rules_of(info.name)
+    rules = rules_of(info.name, dtype)
 
     def build(side):
         args, kwargs = side.placed((given.constructor_input.args, given.constructor_input.kwargs))
@@ -42,7 +48,7 @@ def _input(report, info, where, given, training):
         if info.is_lazy:
             with torch.no_grad():
                 side.module(*given.forward_input.args, **given.forward_input.kwargs)
-        side.module.to(side.place.device, torch.float64 if side.place.wide else None).train(training)
+        side.module.to(side.place.device, side.place.wide.get(dtype)).train(training)
         return side.module.state_dict()
 
     def load(side):
@@ -51,6 +57,17 @@ def _input(report, info, where, given, training):
             cpu.state = {k: v * 1.5 if v.is_floating_point() else v for k, v in cpu.module.state_dict().items()}
         side.module.load_state_dict(cpu.state)
         return side.module.state_dict()
+
+    def moved(side):
+        """To the host, where its state is saved, and back; then the state is loaded into it once more."""
+        side.module.cpu()
+        file = io.BytesIO()
+        torch.save(side.module.state_dict(), file)
+        there = [x.device.type for x in side.module.state_dict().values() if isinstance(x, torch.Tensor)]
+        side.module.to(side.place.device)
+        file.seek(0)
+        side.module.load_state_dict(torch.load(file, map_location=side.place.device))
+        return there, side.module.state_dict()
 
     def forward(side):
         side.inputs = side.placed((given.forward_input.args, given.forward_input.kwargs))
@@ -66,6 +83,8 @@ def _input(report, info, where, given, training):
     if not report.check(where, "build", build, cpu, device, rules, counts=False):
         return
     if not report.check(where, "state", load, cpu, device, rules, counts=False):
+        return
+    if not report.check(where, "moved", moved, cpu, device, rules, counts=False):
         return
     if not report.check(where, "forward", forward, cpu, device, rules):
         return

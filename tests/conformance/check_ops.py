@@ -1,6 +1,7 @@
 """op_db: function, gradient, in-place variant and out= of one op."""
 
 import contextlib
+from typing import NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -10,10 +11,19 @@ from .report import DEVICE, Report, Side, rules_of
 from .samples import cotangents, seed, spread
 from .status import Outcome
 
-SAMPLES = 8  # evenly spaced among those that PyTorch generates ...
-NONCONTIGUOUS = 2  # ... and so many of them once more with non-contiguous inputs
-VARIANTS = 3  # samples whose in-place and out= forms are run
-DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
+
+class Plan(NamedTuple):
+    """How much of an entry is run."""
+
+    samples: int  # evenly spaced among those that PyTorch generates ...
+    noncontiguous: int  # ... and so many of them once more with non-contiguous inputs
+    variants: int  # samples whose in-place and out= forms are run
+    second: int = 0  # samples whose gradient is differentiated once more
+
+
+FULL = Plan(samples=8, noncontiguous=2, variants=3)
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)  # the first that the op has is the one of FULL
+DIFFERENTIATED = (torch.float32, torch.float64, torch.complex64)
 
 
 def entries():
@@ -23,27 +33,33 @@ def entries():
 
 
 def check(op, verbose=False):
-    name = op.full_name
-    if name in exceptions.SKIP:
-        return Outcome("skip", "", exceptions.SKIP[name])
     dtype = next((d for d in DTYPES if d in op.supported_dtypes("cpu")), None)
     if dtype is None:
         return Outcome("skip", "", "PyTorch's CPU has it in none of float32, int64, bool, complex64")
+    return check_dtype(op, dtype, FULL, verbose)
+
+
+def check_dtype(op, dtype, plan, verbose=False):
+    name = op.full_name
+    if name in exceptions.SKIP:
+        return Outcome("skip", "", exceptions.SKIP[name])
     report = Report(verbose)
-    for where, sample in samples(op, dtype):
+    second = plan.second if op.supports_gradgrad else 0
+    for where, sample in samples(op, dtype, plan):
         if verbose:
             print(f"  {where}: {sample.summary()}")
-        _sample(report, op, where, sample, variants=where in map(str, range(VARIANTS)))
+        variants = where in map(str, range(plan.variants))
+        second -= _sample(report, op, dtype, where, sample, variants, second > 0)
     return report.outcome()
 
 
-def samples(op, dtype):
+def samples(op, dtype, plan):
     """(label, SampleInput): "0", "1", ... and "0nc" for the non-contiguous form of "0"."""
-    differentiable = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+    differentiable = op.supports_autograd and dtype in DIFFERENTIATED and dtype in op.supported_backward_dtypes("cpu")
     seed()
-    chosen = spread(op.sample_inputs("cpu", dtype, requires_grad=differentiable), SAMPLES)
+    chosen = spread(op.sample_inputs("cpu", dtype, requires_grad=differentiable), plan.samples)
     found = [(str(i), s) for i, s in enumerate(chosen)]
-    for i, s in enumerate(chosen[:NONCONTIGUOUS]):
+    for i, s in enumerate(chosen[: plan.noncontiguous]):
         try:
             found.append((f"{i}nc", s.noncontiguous()))
         except Exception:  # an input that has no such form (sparse, no tensor at all)
@@ -51,9 +67,10 @@ def samples(op, dtype):
     return found
 
 
-def _sample(report, op, where, sample, variants):
+def _sample(report, op, dtype, where, sample, variants, second):
+    """Run one sample; whether its gradient was differentiated."""
     cpu, device = Side("cpu"), Side(DEVICE)
-    rules = rules_of(op.full_name)
+    rules = rules_of(op.full_name, dtype)
     process = sample.output_process_fn_grad
     comparable = process if op.full_name in exceptions.UP_TO_PHASE else lambda x: x
 
@@ -71,6 +88,12 @@ def _sample(report, op, where, sample, variants):
     def gradient(side):
         return _gradient(side, process(side.result), (side.input, side.args, side.kwargs))
 
+    def gradgrad(side):
+        forward(side)
+        inputs = (side.input, side.args, side.kwargs)
+        first = _gradient(side, process(side.result), inputs, create_graph=True)
+        return _gradient(side, first, inputs) if any(x.requires_grad for x in _tensors(first)) else []
+
     def inplace(side):
         x, args, kwargs = given(side)
         target = x.clone()
@@ -79,18 +102,21 @@ def _sample(report, op, where, sample, variants):
         return result, result is target, target._version, grads
 
     if not report.check(where, "forward", forward, cpu, device, rules) or not rules.values:
-        return
+        return False
     leaves = cpu.place.leaves((cpu.input, cpu.args, cpu.kwargs))
+    differentiated = False
     if leaves and any(x.requires_grad for x in _tensors(cpu.result)):
         report.check(where, "grad", gradient, cpu, device, rules)
+        differentiated = second and report.check(where, "gradgrad", gradgrad, Side("cpu"), Side(DEVICE), rules)
     if not variants:
-        return
+        return differentiated
     if op.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
         report.check(where, "inplace", inplace, Side("cpu"), Side(DEVICE), rules, counts=False)
     if op.supports_out and _can_be_out(cpu.result):
         for kind in ("empty",) if op.full_name in exceptions.NO_STRIDED_OUT else ("empty", "strided"):
             step = _out_step(op, sample, cpu.result, kind, comparable)
             report.check(where, "out", step, Side("cpu"), Side(DEVICE), rules, counts=False)
+    return differentiated
 
 
 def _makes_tensors(sample):
@@ -103,10 +129,10 @@ def _tensors(tree):
     return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
-def _gradient(side, outputs, inputs):
+def _gradient(side, outputs, inputs, **options):
     outputs = [x for x in _tensors(outputs) if x.requires_grad]
     given = cotangents(outputs, side.place)
-    return torch.autograd.grad(outputs, side.place.leaves(inputs), given, allow_unused=True)
+    return torch.autograd.grad(outputs, side.place.leaves(inputs), given, allow_unused=True, **options)
 
 
 def _can_be_out(result):

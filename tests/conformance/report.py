@@ -1,9 +1,12 @@
 """What is found out about one entry: the same steps run on the CPU and on the device, and how they differ."""
 
+import contextlib
 import dataclasses
 import re
 import traceback
 import warnings
+
+import torch
 
 from . import exceptions
 from .compare import Rules, difference, stride_difference
@@ -32,7 +35,8 @@ class Side:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return step(self), None
+                with _default_dtype(torch.float64 if self.place.wide else None):
+                    return step(self), None
         except Exception as error:
             return None, error
         finally:
@@ -63,12 +67,12 @@ class Report:
         actual, error = device.run(step)
         label = f"{where} {form}".strip()
         if cpu_error is not None:
-            self.cpu_error = self.cpu_error or f"{type(cpu_error).__name__}: {_line(cpu_error)}"
+            self.cpu_error = self.cpu_error or f"{type(cpu_error).__name__}: {line(cpu_error)}"
             if error is None and form == "inplace":  # elsewhere the device may do what the CPU has no kernel for
                 self._problem("wrong", f"{label}: no error, the CPU raises {type(cpu_error).__name__}", cpu_error)
             return False
         if error is not None:
-            self._problem("error", f"{label}: {type(error).__name__}: {_line(error)}", error)
+            self._problem("error", f"{label}: {type(error).__name__}: {line(error)}", error)
             return False
         for op in device.host_ops:
             self.host[op] = self.host.get(op, False) or counts
@@ -80,7 +84,7 @@ class Report:
                 if not text:
                     self.rounding.append(label)
         except Exception as unreadable:
-            self._problem("error", f"{label}: cannot be read: {type(unreadable).__name__}: {_line(unreadable)}", unreadable)
+            self._problem("error", f"{label}: cannot be read: {type(unreadable).__name__}: {line(unreadable)}", unreadable)
             return False
         if text:
             self._problem("wrong", f"{label}: {text}")
@@ -105,13 +109,13 @@ class Report:
         if others:
             notes.append("host in variants: " + ", ".join(sorted(others)))
         if self.strides:
-            notes.append(f"strides differ: {self.strides[0]}" + _more(self.strides))
+            notes.append(f"strides differ: {self.strides[0]}" + more(self.strides))
         if self.rounding:
-            notes.append(f"equal by the float64 result: {self.rounding[0]}" + _more(self.rounding))
+            notes.append(f"equal by the float64 result: {self.rounding[0]}" + more(self.rounding))
         for status in ("wrong", "error"):
             found = [text for s, text in self.problems if s == status]
             if found:
-                return Outcome(status, compared, found[0] + _more(found))
+                return Outcome(status, compared, found[0] + more(found))
         if not self.compared:
             return Outcome("skip", "", f"the CPU cannot: {self.cpu_error}" if self.cpu_error else "no samples")
         if counted:
@@ -119,9 +123,9 @@ class Report:
         return Outcome("native", compared, "; ".join(notes))
 
 
-def rules_of(name, **changes):
+def rules_of(name, dtype=None, **changes):
     """How the results of an entry are compared."""
-    wider = exceptions.WIDER.get(name)
+    wider = exceptions.WIDER.get(f"{name} {dtype}".replace("torch.", "")) or exceptions.WIDER.get(name)
     values = name not in exceptions.NO_VALUES
     return dataclasses.replace(Rules(tolerance=wider[:2] if wider else None, values=values), **changes)
 
@@ -132,11 +136,22 @@ def _exact(steps):
     return [side.run(step)[0] for step in steps][-1]
 
 
-def _more(items):
+@contextlib.contextmanager
+def _default_dtype(dtype):
+    """Floats that are made from integers, too, are of `dtype`."""
+    old = torch.get_default_dtype()
+    torch.set_default_dtype(dtype or old)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(old)
+
+
+def more(items):
     return f" (+{len(items) - 1} more)" if len(items) > 1 else ""
 
 
-def _line(error):
+def line(error):
     """The first line of a message, without what differs from run to run."""
     lines = str(error).strip().splitlines()
     text = re.sub(r"0x[0-9a-fA-F]+", "0x...", lines[0] if lines else "")

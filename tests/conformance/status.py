@@ -1,19 +1,22 @@
-"""The status file: one line per entry, and the rule that it may only improve.
+"""The status files: one line per entry, and the rule that it may only improve.
 
-The file is of one minor version of torch, which it names. An entry whose status is another in another version has a line
+A file is of one minor version of torch, which it names. An entry whose status is another in another version has a line
 of its own for that, "abs @ 2.14".
 """
 
 import dataclasses
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
-FILE = Path(__file__).with_name("status.json")
-DATABASES = ("op", "module", "optim")
+FOLDER = Path(__file__).parent
+FILES = {"status.json": ("op", "module", "optim"), "dtypes.json": ("dtype",), "errors.json": ("error",)}
+DATABASES = tuple(db for dbs in FILES.values() for db in dbs)
 
-# From the best to the worst.
-ORDER = ("native", "fallback", "skip", "error", "timeout", "crash", "wrong")
+# From the best to the worst; "same", "type" (an exception of another type) and "silent" (none) are those of errors.
+ORDER = ("native", "same", "fallback", "skip", "type", "error", "timeout", "crash", "silent", "wrong")
+BAD = ORDER[ORDER.index("type") :]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +26,41 @@ class Outcome:
     detail: str = ""
 
 
-def load(path=FILE):
+def load(folder=FOLDER):
     """(version of torch, {database: {line: Outcome}}), as committed; empty where there is no file."""
-    if not path.exists():
-        return None, {db: {} for db in DATABASES}
-    data = json.loads(path.read_text())
-    return data["torch"], {db: {name: Outcome(**line) for name, line in data[db].items()} for db in DATABASES}
+    version, found = None, {}
+    for file, databases in FILES.items():
+        data = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+        version = version or data.get("torch")
+        for db in databases:
+            lines = data.get(db, {})
+            found[db] = _ungrouped(lines) if db == "dtype" else {n: _outcome(line) for n, line in lines.items()}
+    return version, found
+
+
+def _outcome(line):
+    if isinstance(line, dict):
+        return Outcome(**line)
+    status, _, detail = line.partition(" ")
+    return Outcome(status, "", detail)
+
+
+def _grouped(entries):
+    """{"abs": {"float64": "native"}} of {"abs float64": Outcome}."""
+    found = {}
+    for name, outcome in entries.items():
+        entry, dtype = re.fullmatch(r"(.*) ([a-z]\w*(?: @ .*)?)", name).groups()
+        found.setdefault(entry, {})[dtype] = _brief(outcome)
+    return found
+
+
+def _ungrouped(groups):
+    return {f"{n} {dtype}": _outcome(line) for n, lines in groups.items() for dtype, line in lines.items()}
+
+
+def _brief(outcome):
+    """A status, and why it is not the best."""
+    return f"{outcome.status} {outcome.detail}".strip() if outcome.status not in ("native", "same") else outcome.status
 
 
 def committed(lines, version):
@@ -54,17 +86,23 @@ def merged(lines, results, version, file_version):
     return new
 
 
-def save(version, results, path=FILE):
-    """Write the file, sorted, one line per entry, all at once or not at all."""
+def save(version, results, file, folder=FOLDER):
+    """Write one of `FILES`, sorted, one line per entry, all at once or not at all."""
     lines = ["{", f' "torch": {json.dumps(version)},']
-    for db in DATABASES:
-        entries = [f"  {json.dumps(n)}: {json.dumps(_short(o))}" for n, o in sorted(results[db].items())]
-        lines += [f' "{db}": {{', ",\n".join(entries), " }" + ("," if db != DATABASES[-1] else "")]
+    for db in FILES[file]:
+        entries = [f"  {json.dumps(n)}: {json.dumps(o)}" for n, o in sorted(_written(db, results[db]).items())]
+        lines += [f' "{db}": {{', ",\n".join(entries), " }" + ("," if db != FILES[file][-1] else "")]
     text = "\n".join([line for line in lines if line] + ["}"]) + "\n"
     json.loads(text)
-    temporary = path.with_suffix(".tmp")
+    temporary = (folder / file).with_suffix(".tmp")
     temporary.write_text(text)
-    temporary.replace(path)
+    temporary.replace(folder / file)
+
+
+def _written(db, entries):
+    if db == "dtype":
+        return _grouped(entries)
+    return {n: _brief(o) if db == "error" else _short(o) for n, o in entries.items()}
 
 
 def _short(outcome):
@@ -87,8 +125,9 @@ def summary(results):
     rows = []
     for db, entries in results.items():
         count = Counter(o.status for o in entries.values())
-        words = [f"{count[s]} {s}" for s in ("native", "fallback", "wrong", "error")]
-        words += [f"{count[s]} {s}" for s in ("crash", "timeout", "skip") if count[s]]
+        always = ("same", "type", "silent") if db == "error" else ("native", "fallback", "wrong", "error")
+        words = [f"{count[s]} {s}" for s in always]
+        words += [f"{count[s]} {s}" for s in ("error", "crash", "timeout", "skip") if count[s] and s not in always]
         strides = sum("strides differ" in o.detail for o in entries.values())
-        rows.append(f"{db + '_db':10} {len(entries):4}: " + ", ".join(words) + f"; strides differ in {strides}")
+        rows.append(f"{db:7} {len(entries):4}: " + ", ".join(words) + (f"; strides differ in {strides}" if strides else ""))
     return "\n".join(rows)

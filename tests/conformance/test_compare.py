@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from tests.conformance import check_errors, check_ops, samples
 from tests.conformance.compare import Rules, difference, stride_difference
-from tests.conformance.report import Report, Side
+from tests.conformance.report import Report, Side, rules_of
 from tests.conformance.samples import Place, spread
 
 ANYWHERE = Rules(device=None)
@@ -49,6 +50,34 @@ def test_the_float64_result_decides_between_two_roundings():
     assert difference(cpu, far, ANYWHERE, exact) is not None
     wild = torch.tensor([2000.0])  # a CPU result that is itself wrong decides nothing
     assert difference(wild, near, ANYWHERE, exact) is not None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "near", "far"), [(torch.float16, 999.0, 996.0), (torch.bfloat16, 984.0, 952.0), (torch.float64, 1000.0, 999.9)]
+)
+def test_halves_are_measured_by_the_float64_result(dtype, near, far):
+    exact = torch.tensor([1000.0], dtype=torch.float64)
+    cpu = torch.tensor([1000.5 if dtype is torch.float16 else 1008 if dtype is torch.bfloat16 else 1000.0], dtype=dtype)
+    assert difference(cpu, torch.tensor([near], dtype=dtype), ANYWHERE, exact) is None
+    assert difference(cpu, torch.tensor([far], dtype=dtype), ANYWHERE, exact) is not None
+
+
+def test_a_wide_place_makes_every_float_a_double():
+    place = Place("cpu", wide=True)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        assert place(torch.ones(2, dtype=dtype)).dtype is torch.float64
+        assert place(dtype) is torch.float64
+    assert place(torch.ones(2, dtype=torch.int64)).dtype is torch.int64
+    value, error = Side("cpu", wide=True).run(lambda side: torch.tensor([1, 2]) / 3)
+    assert error is None and value.dtype is torch.float64 and torch.get_default_dtype() is torch.float32
+    x = torch.ones(3)
+    assert torch.equal(samples.cotangents([x], Place("cpu"))[0].double(), samples.cotangents([x.double()], place)[0])
+
+
+def test_a_tolerance_may_be_that_of_one_dtype(monkeypatch):
+    monkeypatch.setitem(check_ops.exceptions.WIDER, "some_op float16", (0.1, 0.2, "a reason"))
+    assert rules_of("some_op", torch.float16).tolerance == (0.1, 0.2)
+    assert rules_of("some_op", torch.float32).tolerance is None
 
 
 def test_strides_count_where_they_address_something():
@@ -101,3 +130,39 @@ def test_statuses(step, status):
         assert report.outcome().status == status
     finally:
         msadapter.set_config(fallback=old.fallback)
+
+
+def test_the_second_derivative_is_compared():
+    import msadapter
+
+    old = msadapter.set_config(fallback="silent")
+    try:
+        op = check_ops.entries()["mul"]
+        found = check_ops.check_dtype(op, torch.float64, check_ops.Plan(samples=2, noncontiguous=0, variants=0, second=1))
+        assert found.status == "native" and found.compared == "forward grad gradgrad"
+        found = check_ops.check_dtype(op, torch.float16, check_ops.Plan(samples=2, noncontiguous=0, variants=0, second=1))
+        assert found.status == "native" and found.compared == "forward"
+    finally:
+        msadapter.set_config(fallback=old.fallback)
+
+
+def test_errors_are_compared_by_type():
+    def raises(cpu, device):
+        def step(side):
+            error = cpu if side.place.device.type == "cpu" else device
+            if error is not None:
+                raise error
+
+        return step
+
+    def status_of(*steps, **options):
+        return check_errors.compare([(str(i), s) for i, s in enumerate(steps)], **options).status
+
+    same = raises(ValueError("a"), ValueError("b"))
+    other = raises(ValueError("a"), TypeError("b"))
+    silent = raises(ValueError("a"), None)
+    assert status_of(same) == status_of(same, raises(None, None)) == "same"
+    assert status_of(raises(None, ValueError("a"))) == "skip"
+    assert status_of(same, other) == "type"
+    assert status_of(other, silent) == "silent"
+    assert status_of(same, other, known={"1": "a reason"}) == "same"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import pool, status
+from tests.conformance import check_dtypes, pool, run, status
 from tests.conformance.status import Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +19,15 @@ def test_no_entry_is_worse_than_committed():
     subprocess.run([sys.executable, "-m", "tests.conformance.run", "--check"], cwd=ROOT, check=True)
 
 
+@pytest.mark.conformance
+@pytest.mark.timeout(1800)
+def test_no_dtype_is_worse_than_committed():
+    subprocess.run([sys.executable, "-m", "tests.conformance.run", "--dtypes", "--check"], cwd=ROOT, check=True)
+
+
 def results(**entries):
-    return {"op": {name: Outcome(s) for name, s in entries.items()}, "module": {}, "optim": {}}
+    found = {"op": {name: Outcome(s) for name, s in entries.items()}}
+    return {db: found.get(db, {}) for db in status.DATABASES}
 
 
 def test_every_step_down_is_a_regression():
@@ -52,19 +59,60 @@ def test_another_version_of_torch_has_lines_of_its_own_where_it_differs():
 
 
 def test_the_file_has_one_sorted_line_for_an_entry(tmp_path):
-    file = tmp_path / "status.json"
     found = results(b="native", a="wrong")
     found["op"]["a"] = Outcome("wrong", "forward", 'shape (2,), expected "(1,)"')
-    status.save("2.13", found, file)
-    assert status.load(file) == ("2.13", found)
-    lines = [line.strip() for line in file.read_text().splitlines()]
+    status.save("2.13", found, "status.json", tmp_path)
+    assert status.load(tmp_path) == ("2.13", found)
+    lines = [line.strip() for line in (tmp_path / "status.json").read_text().splitlines()]
     assert [line[1] for line in lines if line.startswith(('"a"', '"b"'))] == ["a", "b"]
 
 
-def test_the_committed_file_is_complete():
-    data = json.loads(status.FILE.read_text())
-    assert set(data) == {"torch", *status.DATABASES}
-    assert all(o.status in status.ORDER for db in status.load()[1].values() for o in db.values())
+def test_the_dtypes_of_an_entry_share_a_line(tmp_path):
+    found = results()
+    found["dtype"] = {
+        "a float64": Outcome("native"),
+        "a int64": Outcome("fallback", "", "host: a"),
+        "a int64 @ 2.14": Outcome("wrong", "", "1 of 2 values differ"),
+        "nn.B (some form) float64": Outcome("native"),
+    }
+    status.save("2.13", found, "dtypes.json", tmp_path)
+    assert status.load(tmp_path) == ("2.13", found)
+    line = '"a": {"float64": "native", "int64": "fallback host: a", "int64 @ 2.14": "wrong 1 of 2 values differ"}'
+    assert line in (tmp_path / "dtypes.json").read_text()
+    assert status.committed(found, "2.14")["dtype"]["a int64"].status == "wrong"
+
+
+def test_why_is_written_where_an_error_is_another(tmp_path):
+    found = results()
+    found["error"] = {"a": Outcome("same"), "b": Outcome("silent", "", "0: no error, the CPU raises IndexError")}
+    status.save("2.13", found, "errors.json", tmp_path)
+    assert status.load(tmp_path) == ("2.13", found)
+
+
+@pytest.mark.parametrize("file", status.FILES)
+def test_the_committed_files_are_complete(file):
+    assert set(json.loads((status.FOLDER / file).read_text())) == {"torch", *status.FILES[file]}
+    assert all(o.status in status.ORDER for db in status.FILES[file] for o in status.load()[1][db].values())
+
+
+def test_the_parts_are_all_of_it():
+    names = list(check_dtypes.entries())
+    parts = [[n for n in names if run._in_part(n, 10, k)] for k in range(10)]
+    assert sorted(n for part in parts for n in part) == sorted(names)
+    assert max(map(len, parts)) < 1.3 * len(names) / 10
+
+
+def test_a_pattern_names_an_entry_in_each_dtype_or_in_one():
+    assert run._matches("abs float64", ["abs"]) and run._matches("abs float64", ["* float64"])
+    assert not run._matches("abs float64", ["ab"])
+
+
+def test_a_journal_answers_for_what_was_run(tmp_path):
+    file = tmp_path / "journal"
+    run._to_journal(file, "dtype", "abs float64", Outcome("native", "forward"))
+    with file.open("a") as end:
+        end.write('["dtype", "abs int')  # a run that was cut short
+    assert run._from_journal(file) == {("dtype", "abs float64"): Outcome("native", "forward")}
 
 
 def _work(task):
