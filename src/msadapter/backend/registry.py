@@ -21,6 +21,7 @@ from .storage import (
     TORCH_DTYPE,
     create_empty_tensor,
     read,
+    refuse_repeats,
     resize_output,
     storage_size,
     wrap,
@@ -269,11 +270,16 @@ def _out(form, op, fn, pointwise):
                     raise Decline("the result does not fit out=")
                 if value.shape != tuple(target.shape) and any(a is target for a in args):
                     raise Decline("an operand cannot be resized as out=")
+                if not pointwise and value.dtype != MS_DTYPE[target.dtype]:  # some ops cast, others refuse
+                    fallback.on_meta(form, args, {**kwargs, **dict(zip(outs, targets))})
         except Exception as error:
             return fallback.run(form, args, {**kwargs, **dict(zip(outs, targets))}, error)
         for value, target in zip(values, targets):
+            refuse_repeats(target)
             if pointwise:
                 _refuse_partial_overlap(target, args)
+            elif op.overloadpacket in _APART:
+                _refuse_shared(target, args)
             if resize_output(target, value.shape) and pointwise:
                 for a in args:
                     if isinstance(a, Tensor) and not a.is_contiguous():
@@ -287,6 +293,26 @@ def _out(form, op, fn, pointwise):
 
 def _castable(v, target):
     return v.dtype == MS_DTYPE[target.dtype] or torch.can_cast(TORCH_DTYPE[v.dtype], target.dtype)
+
+
+# Ops that copy elements: torch lets out= share no memory with an operand.
+_APART = {aten.cat, aten.gather, aten.index_select, aten.masked_select, aten.take}
+
+
+def _refuse_shared(target, operands):
+    for x in torch.utils._pytree.tree_leaves(operands):
+        if x is target or isinstance(x, Tensor) and _ranges_meet(x, target):
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
+
+
+def _ranges_meet(a, b):
+    if a.untyped_storage() is not b.untyped_storage() or 0 in (a.numel(), b.numel()):
+        return False
+    (i, j), (k, n) = ((x.storage_offset(), storage_size(x.shape, x.stride(), x.storage_offset())) for x in (a, b))
+    return i < n and k < j
 
 
 def _refuse_partial_overlap(target, operands):

@@ -324,16 +324,21 @@ def write(x, v):
         return
     if x.numel() == 0:
         return
-    if 0 in x.stride() and any(n > 1 and s == 0 for n, s in zip(x.shape, x.stride())):
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Please clone() the tensor before performing the operation."
-        )
+    refuse_repeats(x)
     if buf is None:
         buf = _materialize(s)
     if buf.dtype != MS_DTYPE[x.dtype]:
         return _write_host(x, v)
     store(s, _scatter(buf, x, v))
+
+
+def refuse_repeats(x):
+    """torch's rule for a written tensor: no two of its elements in one place (where a stride of 0 says so)."""
+    if 0 in x.stride() and any(n > 1 and s == 0 for n, s in zip(x.shape, x.stride())):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
 
 
 def _scatter(buf, x, v):
