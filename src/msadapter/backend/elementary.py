@@ -123,6 +123,14 @@ def relu(v):
     return _MAXIMUM(constant(0, torch.float32), v) if v.dtype == ms.float32 else _MAXIMUM(P.ZerosLike()(v), v)
 
 
+def complex_abs(v):
+    """|v|: the primitive overflows in complex64, and calls the absolute value of inf + nan i NaN."""
+    if v.dtype == ms.complex64:
+        return narrow(complex_abs(ms.Tensor.from_numpy(v.asnumpy().astype(np.complex128, order="C"))), ms.float32)
+    infinite = P.LogicalOr()(P.IsInf()(P.Real()(v)), P.IsInf()(P.Imag()(v)))
+    return _MASKED_FILL(P.ComplexAbs()(v), infinite, _D(math.inf))
+
+
 # ------------------------------------------------------------------------------------------------------------- division
 
 

@@ -48,7 +48,8 @@ def kernel(*names, layout=False, variants=True, direct=None):
     """Register a function under ATen names on our device.
 
     layout: how strides follow inputs that are not contiguous. True (pointwise ops): as torch's Meta kernel says;
-        "input": as `empty_like` of the first argument; "image": channels last in, channels last out.
+        "input": as `empty_like` of the first argument; "image": channels last in, channels last out; a function of
+        (op, args, kwargs, value) that makes the result: whatever the strides of the inputs.
     variants: also register the in-place and `out=` forms that take the same arguments.
     direct: what the kernel comes to on float32 values of one shape (a primitive of one or two operands). It is called
         without asking where operands are whole, contiguous and alike; a small op costs half as much so.
@@ -62,7 +63,7 @@ def kernel(*names, layout=False, variants=True, direct=None):
             if variants:
                 for form, make in ((_inplace_form(op), _inplace), (_out_form(op), _out)):
                     if form is not None:
-                        run = _locked(make(form, op, fn, layout is True))
+                        run = _locked(make(form, op, fn, layout))
                         if direct and make is _inplace:
                             run = _direct(form, direct, run, in_place=True)
                         _derived.setdefault(_name(form), (fn, run))
@@ -185,6 +186,9 @@ def _direct(op, primitive, run, in_place=False):
 
 
 def _functional(op, fn, layout):
+    always = callable(layout)
+    place = layout if always else _LAYOUTS.get(layout)
+
     def run(*args, **kwargs):
         try:
             v = fn(*args, **kwargs)
@@ -192,8 +196,8 @@ def _functional(op, fn, layout):
             return fallback.run(op, args, kwargs, error)
         if layout:
             for a in args:
-                if isinstance(a, Tensor) and not a.is_contiguous():
-                    return _LAYOUTS[layout](op, args, kwargs, v)
+                if isinstance(a, Tensor) and (always or not a.is_contiguous()):
+                    return place(op, args, kwargs, v)
         return wrap(v)
 
     def run_many(*args, **kwargs):
@@ -201,8 +205,8 @@ def _functional(op, fn, layout):
             values = fn(*args, **kwargs)
         except Exception as error:
             return fallback.run(op, args, kwargs, error)
-        if layout and any(isinstance(a, Tensor) and not a.is_contiguous() for a in args):
-            return tuple(_LAYOUTS[layout](op, args, kwargs, v) if v is not None else None for v in values)
+        if layout and (always or any(isinstance(a, Tensor) and not a.is_contiguous() for a in args)):
+            return tuple(place(op, args, kwargs, v) if v is not None else None for v in values)
         return tuple(wrap(v) if v is not None else None for v in values)
 
     def run_list(*args, **kwargs):
@@ -241,7 +245,9 @@ def _as_image(op, args, kwargs, v):
 _LAYOUTS = {True: _as_meta, "input": _as_input, "image": _as_image}
 
 
-def _inplace(form, op, fn, pointwise):
+def _inplace(form, op, fn, layout):
+    pointwise = layout is True
+
     def run(self, *args, **kwargs):
         if pointwise:
             _refuse_partial_overlap(self, args)
@@ -257,7 +263,8 @@ def _inplace(form, op, fn, pointwise):
     return run
 
 
-def _out(form, op, fn, pointwise):
+def _out(form, op, fn, layout):
+    pointwise = layout is True
     outs = [a.name for a in form._schema.arguments if a.is_out]
 
     def run(*args, **kwargs):
@@ -280,11 +287,14 @@ def _out(form, op, fn, pointwise):
                 _refuse_partial_overlap(target, args)
             elif op.overloadpacket in _APART:
                 _refuse_shared(target, args)
-            if resize_output(target, value.shape) and pointwise:
+            resized = resize_output(target, value.shape)
+            if resized and pointwise:
                 for a in args:
                     if isinstance(a, Tensor) and not a.is_contiguous():
                         aten.as_strided_(target, value.shape, fallback.on_meta(op, args, kwargs).stride())
                         break
+            elif resized and callable(layout):
+                aten.as_strided_(target, value.shape, layout(op, args, kwargs, value).stride())
             write(target, value)
         return targets[0] if len(targets) == 1 else tuple(targets)
 

@@ -27,7 +27,7 @@ def test_modes(mode, rank, dtype):
 def test_constant(pad, value, dtype):
     x = (torch.randn(3, 4, 5) * 9).to(dtype)
     check(lambda x: F.pad(x, pad, value=value), x)
-    check(lambda x: F.pad(x.transpose(0, 2), pad, value=value), x, stride=any(pad))
+    check(lambda x: F.pad(x.transpose(0, 2), pad, value=value), x)
 
 
 def test_constant_of_special_operands():

@@ -5,8 +5,8 @@ import functools
 import numpy as np
 import torch
 
-from ..registry import Decline, kernel
-from ..storage import cast, constant, from_host, ms, read
+from ..registry import Decline, _as_image, kernel
+from ..storage import cast, constant, from_host, ms, read, wrap, wrap_strided
 
 P = ms.ops
 HALF = {torch.float16, torch.bfloat16}  # computed in float32
@@ -56,9 +56,17 @@ def indicator(index, n, dtype):
 # ------------------------------------------------------------------------------------------------------------ constant
 
 
-@kernel("constant_pad_nd", layout="image")
+def _padded(op, args, kwargs, v):
+    """Where nothing is added torch clones, which keeps the order of the strides."""
+    x, pad = args[:2]
+    if any(p > 0 for p in pad):
+        return wrap(v) if x.is_contiguous() else _as_image(op, args, kwargs, v)
+    return wrap_strided(v, torch.empty_like(torch.empty_strided(v.shape, x.stride(), device="meta")).stride())
+
+
+@kernel("constant_pad_nd", layout=_padded)
 def constant_pad(x, pad, value=0):
-    if len(pad) % 2 or len(pad) > 2 * x.dim() or x.dtype.is_complex:
+    if len(pad) % 2 or len(pad) > 2 * x.dim():
         raise Decline("padding")
     # Where an end is cut off, a view does it; then padding is not negative.
     for d in range(len(pad) // 2):

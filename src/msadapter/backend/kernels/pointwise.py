@@ -125,6 +125,7 @@ SAME = {
     "bitwise_not": lambda v: (_NOT if v.dtype == ms.bool_ else _INVERT)(v),
 }  # every dtype
 REAL = {"abs": _ABS, "sign": P.Sign(), "sgn": P.Sign()}  # every dtype but complex
+COMPLEX = {"abs": E.complex_abs, "sgn": P.Sign()}
 FLOAT = {  # integers become float
     "exp": E.exp, "log": E.log, "log1p": E.log1p, "expm1": E.expm1, "sqrt": P.Sqrt(), "rsqrt": P.Rsqrt(),
     "sin": P.Sin(), "cos": P.Cos(), "tan": P.Tan(), "asin": P.Asin(), "acos": P.ACos(), "atan": P.Atan(),
@@ -144,6 +145,10 @@ def _unary(name, fn, mode):
         if dtype is torch.float32:
             return fn(read(x))
         if mode is REAL:
+            if dtype.is_complex and name in COMPLEX:
+                if not x.numel():  # MindSpore has no kernel for those
+                    return constant(0, dtype.to_real() if name == "abs" else dtype, tuple(x.shape))
+                return COMPLEX[name](read(x))
             decline_complex(dtype)
             if dtype in NARROW and name != "abs":
                 return cast(fn(cast(read(x), torch.int32)), dtype)
