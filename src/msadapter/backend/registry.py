@@ -285,8 +285,6 @@ def _out(form, op, fn, layout):
             refuse_repeats(target)
             if pointwise:
                 _refuse_partial_overlap(target, args)
-            elif op.overloadpacket in _APART:
-                _refuse_shared(target, args)
             resized = resize_output(target, value.shape)
             if resized and pointwise:
                 for a in args:
@@ -295,6 +293,8 @@ def _out(form, op, fn, layout):
                         break
             elif resized and callable(layout):
                 aten.as_strided_(target, value.shape, layout(op, args, kwargs, value).stride())
+            if op.overloadpacket in _APART:
+                _refuse_shared(target, args)
             write(target, value)
         return targets[0] if len(targets) == 1 else tuple(targets)
 

@@ -67,7 +67,7 @@ def _draw_into(name):
         return out
 
 
-for _name in ("normal.Tensor_float_out", "normal.float_Tensor_out", "normal.Tensor_Tensor_out"):
+for _name in ("normal.Tensor_float_out", "normal.float_Tensor_out", "normal.Tensor_Tensor_out", "multinomial.out"):
     _draw_into(_name)
 
 
