@@ -134,6 +134,8 @@ def new_empty(size, dtype, stride=None):
 def wrap_strided(v, stride):
     """Like `wrap`, with the given strides: v's elements are laid out in that order."""
     size = v.shape
+    if stride == contiguous_stride(size):
+        return wrap(v)
     if storage_size(size, stride, 0) != v.size:  # gaps between the elements, or none at all
         x = new_empty(size, _torch_dtype(v), stride)
         write(x, v)
