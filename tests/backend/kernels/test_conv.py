@@ -33,6 +33,8 @@ TRANSPOSED = [
     (F.conv_transpose2d, (2, 4, 4, 5), (4, 3, 3, 3), {"stride": (3, 2), "output_padding": (2, 0), "dilation": 2}),
     (F.conv_transpose2d, (4, 4, 5), (4, 3, 3, 3), {}),
     (F.conv_transpose2d, (0, 4, 4, 5), (4, 3, 3, 3), {}),
+    (F.conv_transpose2d, (2, 4, 4, 5), (4, 3, 3, 2), {"output_padding": 2, "padding": (2, 1), "dilation": 3}),
+    (F.conv_transpose3d, (2, 4, 3, 4, 2), (4, 2, 2, 3, 3), {"output_padding": (0, 1, 1), "dilation": 2, "groups": 2}),
     (F.conv_transpose1d, (2, 4, 5), (4, 2, 3), {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}),
     (F.conv_transpose3d, (2, 4, 3, 4, 5), (4, 3, 3, 2, 3), {"stride": 2, "padding": 1, "output_padding": (1, 0, 1)}),
 ]
@@ -47,6 +49,15 @@ def test_values_and_gradients(case, bias):
     channels = w[1] * options.get("groups", 1) if transposed else w[0]
     b = [torch.randn(channels)] if bias else []
     check(lambda *a: fn(*a, **options), torch.randn(x), torch.randn(w), *b, **CLOSE)
+    double = torch.float64
+    check(lambda *a: fn(*a, **options), torch.randn(*x, dtype=double), torch.randn(*w, dtype=double), *(v.double() for v in b))
+
+
+def test_integers_and_complex_numbers():
+    x, w = torch.randn(2, 3, 8, 8, dtype=torch.complex128), torch.randn(4, 3, 3, 2, dtype=torch.complex128)
+    check(lambda x, w: F.conv2d(x, w, padding=1), x, w, grad=False)
+    x, w = torch.randint(-9, 9, (2, 3, 8, 8)), torch.randint(-9, 9, (4, 3, 3, 2))
+    check(lambda x, w: F.conv2d(x, w, padding=1, stride=2), x, w)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -18,6 +18,8 @@ MAX = [
     (F.adaptive_max_pool2d, (2, 3, 7, 9), {"output_size": (3, 5)}),
     (F.adaptive_max_pool2d, (3, 7, 9), {"output_size": 1}),
     (F.adaptive_max_pool1d, (2, 3, 9), {"output_size": 4}),
+    (F.adaptive_max_pool3d, (2, 3, 6, 7, 8), {"output_size": (2, 3, 5)}),
+    (F.adaptive_max_pool3d, (3, 4, 4, 3), {"output_size": (1, 6, 2)}),
 ]
 AVERAGE = [
     (F.avg_pool2d, (2, 3, 8, 9), {"kernel_size": 2}),
@@ -27,6 +29,8 @@ AVERAGE = [
     (F.avg_pool2d, (3, 7, 8), {"kernel_size": 3, "padding": (1, 0), "divisor_override": 5}),
     (F.avg_pool2d, (3, 7, 8), {"kernel_size": 3, "padding": 1, "divisor_override": 2, "count_include_pad": False}),
     (F.avg_pool2d, (0, 3, 7, 8), {"kernel_size": 3}),
+    (F.avg_pool2d, (2, 3, 7, 8), {"kernel_size": 2, "divisor_override": -2}),
+    (F.avg_pool3d, (3, 5, 4, 4), {"kernel_size": (1, 2, 3), "divisor_override": -3, "ceil_mode": True}),
     (F.avg_pool1d, (2, 3, 9), {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}),
     (F.avg_pool1d, (3, 9), {"kernel_size": 3}),
     (F.avg_pool3d, (2, 3, 6, 7, 8), {"kernel_size": 2, "stride": (1, 2, 3), "padding": 1}),
@@ -53,12 +57,7 @@ def test_maximum(case):
 def test_average(case):
     fn, shape, options = case
     check(lambda x: fn(x, **options), torch.randn(shape))
-    double = torch.randn(*shape, dtype=torch.float64)
-    if "adaptive" in fn.__name__:
-        check(lambda x: fn(x, **options), double, grad=False)
-    else:
-        with pytest.raises(NotImplementedError):  # MindSpore computes these in float32: the host does them
-            check(lambda x: fn(x, **options), double, grad=False)
+    check(lambda x: fn(x, **options), torch.randn(*shape, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("fn", [F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d], ids=lambda f: f.__name__)
@@ -81,6 +80,24 @@ def test_maximum_of_special_values(padding):
     x[0, 0, 2, 2], x[0, 1, 4:8, 4:8], x[1, 2, 3, 3], x[1, 0, 0, 0] = float("nan"), -float("inf"), float("inf"), 3e38
     check(lambda x: F.max_pool2d(x, 3, 2, padding, return_indices=True)[::-1], x, grad=False)
     check(lambda x: F.max_pool2d(x, 3, 2, padding), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("out", [1, 2, 4])
+def test_fractional_maximum(out, dtype):
+    for fn, shape in ((F.fractional_max_pool2d, (2, 3, 7, 8)), (F.fractional_max_pool3d, (2, 3, 7, 8, 6))):
+        rank, x = len(shape) - 2, torch.randn(shape).to(dtype)
+        samples, grad = torch.rand(2, 3, rank).to(dtype), dtype is not torch.bfloat16
+        check(lambda x: fn(x, 2, out, return_indices=True, _random_samples=samples.to(x.device)), x, grad=grad)
+        one, size = samples[:1], (3, 2, 2)[:rank]
+        check(lambda x: fn(x[0], size, out, return_indices=True, _random_samples=one.to(x.device)), x, grad=grad)
+        check(lambda x: fn(x, 2, output_ratio=(0.5,) * rank), x, grad=grad)
+
+
+def test_adaptive_maximum_of_special_values():
+    x = torch.randn(2, 3, 5, 6, 7)
+    x[0, 0, 1, 1, 1], x[1, 2], x[0, 1, 2, 2, 2] = float("nan"), -float("inf"), float("inf")
+    check(lambda x: F.adaptive_max_pool3d(x, (2, 3, 2), return_indices=True)[::-1], x, grad=False)
 
 
 def test_maximum_of_overlapping_windows_adds_gradients_up():

@@ -10,10 +10,12 @@ import math
 import torch
 from mindspore.ops.operations import _grad_ops, nn_ops
 
-from ..registry import Decline, kernel
-from ..storage import cast, constant, ms, read
+from ..registry import Decline, aten, kernel
+from ..storage import cast, constant, ms, read, read_fresh
+from . import windows
 
 HALF = {torch.float16, torch.bfloat16}  # computed in float32
+BY_WINDOWS = {torch.float64, torch.int64}  # what the primitives lack
 _RESHAPE, _BIAS, _BIAS_GRAD = ms.ops.Reshape(), ms.ops.BiasAdd(), _grad_ops.BiasAddGrad()
 _primitives: dict = {}  # (kind, geometry) -> primitive
 
@@ -25,7 +27,7 @@ class Geometry:
         n = x.dim() - 2
         if n not in (1, 2, 3) or weight.dim() != x.dim() or x.dtype is not weight.dtype or groups < 1:
             raise Decline("mismatched operands")
-        if x.dtype is not torch.float32 and x.dtype not in HALF:
+        if x.dtype not in (torch.float32, *BY_WINDOWS) and x.dtype not in HALF:
             raise Decline(f"no convolution in {x.dtype}")
         self.stride, self.padding, self.dilation, self.extra = (
             tuple(v) * n if len(v) == 1 else tuple(v) for v in (stride, padding, dilation, output_padding)
@@ -45,9 +47,19 @@ class Geometry:
         s, p, reach = self.stride[d], self.padding[d], self.dilation[d] * (self.kernel[d] - 1)
         if not self.transposed:
             return (n + 2 * p - reach - 1) // s + 1
-        if not 0 <= self.extra[d] < s:
-            raise Decline("output_padding not smaller than stride")
+        if not 0 <= self.extra[d] < max(s, self.dilation[d]):
+            raise Decline("output_padding not smaller than stride or dilation")
         return (n - 1) * s - 2 * p + reach + 1 + self.extra[d]
+
+    @property
+    def parts(self):
+        """What `windows` calls a convolution by."""
+        return self.stride, self.padding, self.dilation, self.groups
+
+    @property
+    def wide(self):
+        """Whether the extra rows of a transposed convolution are more than its primitive can give."""
+        return self.transposed and any(e >= s for e, s in zip(self.extra, self.stride))
 
     def primitive(self, kind, weight):
         """`kind` in forward, input, filter: of the plain convolution that this one is, or is the gradient of."""
@@ -116,6 +128,8 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
         if x.numel() or (0 not in g.out):
             raise Decline("an empty side")
         return constant(0, x.dtype, g.out)
+    if x.dtype in BY_WINDOWS or g.wide:
+        return _by_tensors(g, x, weight, bias)
     if transposed:
         y = _input(g, weight, _value(x), _value(weight), g.out)
     else:
@@ -125,10 +139,34 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
     return _result(y, g.out, x.dtype)
 
 
+def _by_tensors(g, x, weight, bias):
+    if x.dtype in BY_WINDOWS:
+        y = (windows.convolve_input if g.transposed else windows.convolve)(x, weight, *g.parts, g.out[2:])
+    else:  # without padding, then cut to size: the extra rows are those that the padding cuts off
+        y = aten.convolution(x, weight, None, g.stride, [0], g.dilation, True, [0], g.groups)
+        y = windows.padded(y, [-p for p in g.padding], [e - p for e, p in zip(g.extra, g.padding)])
+    return read_fresh(y if bias is None else y + bias.reshape(-1, *[1] * len(g.kernel)))
+
+
+def _gradients_by_tensors(g, grad, x, weight, mask):
+    dims = [0, *range(2, grad.dim())]
+    if x.dtype not in BY_WINDOWS:
+        full = windows.padded(grad, g.padding, [p - e for e, p in zip(g.extra, g.padding)])
+        geometry = g.stride, [0], g.dilation, True, [0], g.groups
+        dx, dw, _ = aten.convolution_backward(full, x, weight, None, *geometry, [*mask[:2], False])
+    else:
+        small, large = (x, grad) if g.transposed else (grad, x)
+        dx = dw = None
+        if mask[0]:
+            to_x = windows.convolve if g.transposed else windows.convolve_input
+            dx = to_x(grad, weight, *g.parts, x.shape[2:])
+        if mask[1]:
+            dw = windows.convolve_weight(large, small, weight, *g.parts)
+    return tuple(v if v is None else read_fresh(v) for v in (dx, dw, grad.sum(dims) if mask[2] else None))
+
+
 @kernel("convolution_backward")
-def convolution_backward(
-    grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask
-):
+def convolution_backward(grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask):
     g = Geometry(x, weight, stride, padding, dilation, transposed, output_padding, groups)
     if tuple(grad.shape) != g.out or grad.dtype is not x.dtype:
         raise Decline("mismatched gradient")
@@ -136,6 +174,8 @@ def convolution_backward(
     if not grad.numel():
         needs = ((need_x, x.shape), (need_weight, weight.shape), (need_bias, g.out[1:2]))
         return tuple(constant(0, x.dtype, tuple(shape)) if need else None for need, shape in needs)
+    if x.dtype in BY_WINDOWS or g.wide:
+        return _gradients_by_tensors(g, grad, x, weight, mask)
     dy, dx, dw, db = _value(grad), None, None, None
     if need_x:
         w = _value(weight)
@@ -151,9 +191,7 @@ def convolution_backward(
 
 @kernel("convolution_backward_overrideable")
 def backward_overrideable(grad, x, weight, stride, padding, dilation, transposed, output_padding, groups, mask):
-    return convolution_backward(
-        grad, x, weight, None, stride, padding, dilation, transposed, output_padding, groups, mask
-    )
+    return convolution_backward(grad, x, weight, None, stride, padding, dilation, transposed, output_padding, groups, mask)
 
 
 # ----------------------------------------------------------------------------------------------------- sliding windows

@@ -7,13 +7,14 @@ import torch
 from mindspore.ops.operations import _grad_ops
 
 from ..registry import Decline, kernel
-from ..storage import cast, constant, ms, read
+from ..storage import cast, constant, host, ms, read, wrap
+from . import windows
 from .scatter import sums
 
 P = ms.ops
 _RESHAPE, _SUM, _IS_NAN, _SELECT = P.Reshape(), P.ReduceSum(), P.IsNan(), P.Select()
 _MINIMUM, _MAXIMUM = P.Minimum(), P.Maximum()
-_GATHER = P.GatherD()
+_GATHER, _ARGMAX = P.GatherD(), P.Argmax(1, ms.int64)
 _ADAPTIVE_AVG_GRAD = {2: _grad_ops.AdaptiveAvgPool2DGrad(), 3: _grad_ops.AdaptiveAvgPool3DGrad()}
 HALF = {torch.float16, torch.bfloat16}  # computed in float32
 
@@ -136,14 +137,105 @@ def adaptive_max_pool2d_backward(grad, x, indices):
     return _max_pool_grad(grad, x, indices, 2)
 
 
+@kernel("adaptive_max_pool3d_backward")
+def adaptive_max_pool3d_backward(grad, x, indices):
+    return _max_pool_grad(grad, x, indices, 3)
+
+
+# ------------------------------------------------------------------------------------ maximum over windows of any sizes
+
+
+def _max_of_windows(x, rank, index, shape):
+    """The maxima of the elements that `index` (planes, windows, elements of a window) numbers within a plane."""
+    v = _rows(_batched(x, rank), rank)
+    planes, count, size = index.shape
+    index = ms.Tensor.from_numpy(np.ascontiguousarray(index, np.int64))
+    found = _GATHER(v, 1, _RESHAPE(index, (planes, count * size)))
+    found, index = _RESHAPE(found, (planes * count, size)), _RESHAPE(index, (planes * count, size))
+    finite = np.isfinite(_SUM(v, 1).asnumpy()).all()
+    at = _RESHAPE(_ARGMAX(found if finite else _ordered(found)), (planes * count, 1))
+    return _result(_GATHER(found, 1, at), shape, x.dtype), _result(_GATHER(index, 1, at), shape, torch.int64)
+
+
+def _flat_windows(axes, size):
+    """Per-dimension positions (..., windows, elements) as numbers in an image of that size: (planes, windows, elements)."""
+    flat = np.zeros((1, 1, 1), np.int64)
+    for positions, n in zip(axes, size):
+        if positions.min() < 0 or positions.max() >= n:
+            raise Decline("a window outside of the image")
+        planes = max(len(flat), len(positions))
+        flat = flat[:, :, None, :, None] * n + positions[:, None, :, None, :]
+        flat = flat.reshape(planes, flat.shape[1] * flat.shape[2], -1)
+    return flat
+
+
+@kernel("adaptive_max_pool3d")
+def adaptive_max_pool3d(x, output_size):
+    """A window ends in repetitions of its last element: the first of equal maxima counts."""
+    if 0 in x.shape[1:] or min(output_size) < 1 or len(output_size) != 3 or not x.is_floating_point():
+        raise Decline("empty")
+    shape = (*x.shape[:-3], *output_size)
+    if not x.shape[0]:
+        return constant(0, x.dtype, shape), constant(0, torch.int64, shape)
+    axes = []
+    for n, m in zip(x.shape[-3:], output_size):
+        start, stop = np.arange(m) * n // m, -(-(np.arange(m) + 1) * n // m)
+        axes.append(np.minimum(start[:, None] + np.arange((stop - start).max()), stop[:, None] - 1)[None])
+    flat = _flat_windows(axes, x.shape[-3:])
+    return _max_of_windows(x, 3, np.broadcast_to(flat, (x.shape[:-3].numel(), *flat.shape[1:])), shape)
+
+
+def _fractional(rank):
+    name = f"fractional_max_pool{rank}d"
+
+    @kernel(name)
+    def forward(x, kernel_size, output_size, random_samples):
+        k, out = _each(rank, kernel_size, output_size)
+        if x.dim() not in (rank + 1, rank + 2) or 0 in x.shape[1:] or not x.is_floating_point():
+            raise Decline("not an image")
+        size, channels = x.shape[-rank:], x.shape[-rank - 1]
+        batch = x.shape[0] if x.dim() == rank + 2 else 1
+        if any(a + b + (rank == 3) > n + 1 or min(a, b) < 1 for n, a, b in zip(size, k, out)):  # so torch asks
+            raise Decline("the windows do not fit")
+        if random_samples.dtype is not x.dtype or tuple(random_samples.shape) != (batch, channels, rank):
+            raise Decline("one sample for each plane and dimension")
+        samples = host(random_samples).reshape(-1, rank).flip(1) if rank == 2 else host(random_samples).reshape(-1, rank)
+        shape = (*x.shape[:-rank], *out)
+        if not x.shape[0]:
+            return constant(0, x.dtype, shape), constant(0, torch.int64, shape)
+        axes = [_intervals(samples[:, d], n, m, a)[:, :, None] + np.arange(a) for d, (n, m, a) in enumerate(zip(size, out, k))]
+        return _max_of_windows(x, rank, _flat_windows(axes, size), shape)
+
+    @kernel(f"{name}_backward")
+    def backward(grad, x, kernel_size, output_size, indices):
+        return _max_pool_grad(grad, x, indices, rank)
+
+
+def _intervals(sample, n, count, size):
+    """Where each plane's windows begin: (planes, count)."""
+    last = sample.new_full((len(sample), 1), n - size, dtype=torch.int64)
+    if count == 1:
+        return last.numpy()
+    sample, i = sample[:, None], torch.arange(count - 1, dtype=sample.dtype, device="cpu")
+    alpha = torch.tensor(n - size, dtype=sample.dtype, device="cpu") / (count - 1)
+    start = ((i + sample) * alpha).long() - (sample * alpha).long()  # rounded in the input's dtype, as torch does
+    return torch.cat((start, last), 1).numpy()
+
+
+_fractional(2)
+_fractional(3)
+
+
 # ------------------------------------------------------------------------------------------------------------- average
 # AvgPool3D alone has padding, ceil_mode and a divisor; it is as fast over one image plane as AvgPool.
 
 
 def _average(x, rank, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor, *, grad):
     k, s, p, _, shape = _window(x, rank, kernel_size, stride, padding, (1,), ceil_mode)
-    if divisor == 0 or not x.is_floating_point() or x.dtype is torch.float64:
-        raise Decline("no average, or one computed in float32")
+    if divisor == 0 or not x.is_floating_point():
+        raise Decline("no average")
+    if x.dtype is torch.float64 or divisor and divisor < 0:
+        return _average_by_tensors(x, rank, k, s, p, shape, count_include_pad, divisor, grad), shape
     one, zero = (1,) * (3 - rank), (0,) * (3 - rank)
     pads = tuple(v for v in zero + p for _ in (0, 1))
     mode = () if grad else ("pad",)
@@ -153,14 +245,29 @@ def _average(x, rank, kernel_size, stride, padding, ceil_mode, count_include_pad
     return _primitive(make, *options), shape
 
 
+def _average_by_tensors(x, rank, k, s, p, shape, count_include_pad, divisor, grad):
+    """What AvgPool3D, which computes float64 in float32, leaves out. It is called as that is."""
+    n = tuple(x.shape[-rank:])
+
+    def forward(v):
+        v = wrap(v)
+        v = v.reshape(*v.shape[:2], *n)
+        return read(windows.average(v, k, s, p, shape[-rank:], count_include_pad, divisor))
+
+    def backward(_, v):
+        v = wrap(v)
+        v = v.reshape(*v.shape[:2], *shape[-rank:])
+        return read(windows.average_input(v, n, k, s, p, count_include_pad, divisor))
+
+    return backward if grad else forward
+
+
 def _volume(v, rank):
     return v if rank == 3 else _RESHAPE(v, (*v.shape[:2], 1, *v.shape[2:]))
 
 
 @kernel("avg_pool2d", layout="image")
-def avg_pool2d(
-    x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None, rank=2
-):
+def avg_pool2d(x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None, rank=2):
     options = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     primitive, shape = _average(x, rank, *options, grad=False)
     if not x.shape[0]:
