@@ -72,7 +72,11 @@ def _sample(report, op, dtype, where, sample, variants, second):
     cpu, device = Side("cpu"), Side(DEVICE)
     rules = rules_of(op.full_name, dtype)
     process = sample.output_process_fn_grad
-    comparable = process if op.full_name in exceptions.UP_TO_PHASE else lambda x: x
+
+    def comparable(side, result):
+        if op.full_name in exceptions.WHICH_OF_EQUALS and not side.kwargs.get("stable"):
+            return _values_at(side, result, exceptions.WHICH_OF_EQUALS[op.full_name][0])
+        return process(result) if op.full_name in exceptions.UP_TO_PHASE else result
 
     def given(side):
         if op.full_name in exceptions.ON_HOST:
@@ -83,7 +87,7 @@ def _sample(report, op, dtype, where, sample, variants, second):
         side.input, side.args, side.kwargs = given(side)
         with torch.device(side.place.device) if _makes_tensors(sample) else contextlib.nullcontext():
             side.result = op(side.input, *side.args, **side.kwargs)
-        return comparable(side.result)
+        return comparable(side, side.result)
 
     def gradient(side):
         return _gradient(side, process(side.result), (side.input, side.args, side.kwargs))
@@ -114,9 +118,17 @@ def _sample(report, op, dtype, where, sample, variants, second):
         report.check(where, "inplace", inplace, Side("cpu"), Side(DEVICE), rules, counts=False)
     if op.supports_out and _can_be_out(cpu.result):
         for kind in ("empty",) if op.full_name in exceptions.NO_STRIDED_OUT else ("empty", "strided"):
-            step = _out_step(op, sample, cpu.result, kind, comparable)
+            step = _out_step(op, given, cpu.result, kind, comparable)
             report.check(where, "out", step, Side("cpu"), Side(DEVICE), rules, counts=False)
     return differentiated
+
+
+def _values_at(side, result, position):
+    """(values, indices) with the input's values there in the place of the indices, which are left their shape."""
+    values, index = result
+    dim = side.args[position] if len(side.args) > position else side.kwargs.get("dim", -1)
+    whole = index if index.dim() == side.input.dim() else index.unsqueeze(dim)
+    return values, side.input.detach().gather(dim, whole) if side.input.dim() else side.input.detach(), index.shape
 
 
 def _makes_tensors(sample):
@@ -140,7 +152,7 @@ def _can_be_out(result):
     return isinstance(values, (list, tuple)) and len(values) > 0 and all(type(x) is torch.Tensor for x in values)
 
 
-def _out_step(op, sample, result, kind, comparable):
+def _out_step(op, given, result, kind, comparable):
     """A call with out=: empty tensors, which are resized, or old values in memory that is not contiguous."""
 
     def target(x):
@@ -150,10 +162,11 @@ def _out_step(op, sample, result, kind, comparable):
 
     def step(side):
         like = tree_map(target, result if isinstance(result, torch.Tensor) else tuple(result))
-        x, args, kwargs, out = side.placed((sample.input, sample.args, sample.kwargs, like))
+        side.input, side.args, side.kwargs = given(side)
+        out = side.placed(like)
         with torch.no_grad():
-            answer = op(x, *args, **kwargs, out=out)
+            answer = op(side.input, *side.args, **side.kwargs, out=out)
         same = [a is b for a, b in zip(_tensors(answer), _tensors(out))]
-        return comparable(out), same
+        return comparable(side, out), same
 
     return step

@@ -30,6 +30,14 @@ UP_TO_PHASE = {
     "svd_lowrank": "singular vectors up to a phase",
 }
 
+# The result's indices say which of several equal values was taken, as it happens: the values there are compared instead,
+# except where the sample asks for a stable order. The number is the position of `dim` among the arguments.
+WHICH_OF_EQUALS = {
+    "kthvalue": (1, "the CPU's partition decides"),
+    "sort": (0, "the CPU's unstable sort decides"),
+    "topk": (1, "the CPU's partition decides"),
+}
+
 # `out=` is run with an empty tensor only: the CPU writes wrong values into one that is not contiguous.
 NO_STRIDED_OUT = {
     "narrow_copy": "the CPU ignores the strides of out",
