@@ -112,3 +112,12 @@ def test_errors_are_torchs(call):
     with pytest.raises(RuntimeError) as received:
         call(torch.zeros(2, 3, 4, device="mindspore"))
     assert str(received.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (1, 3), (4, 3, 5), (5, 4, 3, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weight_norm(shape, dtype):
+    for dim in (0, 1, len(shape) - 1):
+        v = torch.randn(shape, dtype=dtype)
+        g = torch.rand_like(torch.norm_except_dim(v, 2, dim)) + 0.5
+        check(lambda v, g: torch._weight_norm(v, g, dim), v, g)

@@ -13,7 +13,7 @@ from mindspore.ops.operations import _grad_ops
 from torch._decomp import decomposition_table
 
 from ..registry import Decline, aten, kernel
-from ..storage import cast, constant, ms, read, write
+from ..storage import cast, constant, ms, read, read_fresh, write
 
 P = ms.ops
 HALF = {torch.float16, torch.bfloat16}  # computed in float32
@@ -272,3 +272,14 @@ def group_norm_backward(grad, x, mean, rstd, weight, n, channels, pixels, groups
     parameter = x if weight is None else weight
     grads = ((dx, tuple(x.shape), x.dtype), (dw, (channels,), parameter.dtype), (db, (channels,), parameter.dtype))
     return tuple(_RESHAPE(cast(g, d), s) if need else None for (g, s, d), need in zip(grads, mask))
+
+
+# -------------------------------------------------------------------------------------------------------------- weight
+
+
+@kernel("_weight_norm_interface_backward")
+def weight_norm_backward(grad, v, g, norms, dim):
+    """The gradients of w = v * g / |v|, the norm taken over all dimensions but `dim`."""
+    others = [d for d in range(v.dim()) if d != dim]
+    inner = (grad * v).sum(others, keepdim=True) / norms
+    return read_fresh((grad - v * (inner / norms)) * (g / norms)), read_fresh(inner)
