@@ -202,7 +202,7 @@ def repeat(x, repeats):
     m = moved(v)
     if m.shape != shape:
         m = _RESHAPE(m, shape)
-    return m if not repeats else moved_back(_TILE(m, tuple(repeats)), v)
+    return moved_back(_TILE(m, tuple(repeats)) if repeats else m, v)
 
 
 @kernel("repeat_interleave.Tensor")
