@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import torch
 
-from .storage import broadcast, constant, ms
+from .storage import TORCH_DTYPE, broadcast, constant, ms
 
 P = ms.ops
 
@@ -59,12 +59,19 @@ exp, log, sigmoid, tanh = in_double(_EXP), in_double(_LOG), in_double(P.Sigmoid(
 erfc = in_double(P.Erfc())
 
 
+_COMPLEX = (ms.complex64, ms.complex128)
+
+
+def _like(v, value):
+    return constant(value, TORCH_DTYPE[v.dtype]) if v.dtype in _COMPLEX else _D(value)
+
+
 def _scaled_log(base):
-    return in_double(lambda v: _DIV(_LOG(v), _D(math.log(base))))
+    return in_double(lambda v: _DIV(_LOG(v), _like(v, math.log(base))))
 
 
 log2, log10 = _scaled_log(2), _scaled_log(10)
-exp2 = in_double(lambda v: P.Pow()(_D(2), v))
+exp2 = in_double(lambda v: P.Exp()(_MUL(v, _like(v, math.log(2)))) if v.dtype in _COMPLEX else P.Pow()(_D(2), v))
 
 
 # On large float64 tensors Add and Mul take 9 ns an element, Sub and RealDiv less than two: so a + b is a - -b.

@@ -217,4 +217,5 @@ def trilinear(a, b, c, expand1, expand2, expand3, sumdim, unroll_dim=1):
     for dims, i in ((expand1, 0), (expand2, 1), (expand3, 2)):
         for d in dims:
             a, b, c = (x.unsqueeze(d) if j == i else x for j, x in enumerate((a, b, c)))
-    return (a * b * c).sum(sumdim) if sumdim else a * b * c
+    product = a * b * c
+    return product.sum(sumdim, dtype=product.dtype) if sumdim else product

@@ -107,6 +107,7 @@ def native_dropout(x, p, train):
 def native_dropout_backward(grad, mask, scale):
     m = read(mask)
     noise = getattr(m, "noise", None)
-    if noise is None or noise.dtype != MS_DTYPE[grad.dtype] or scale == 0:
-        noise = _MUL(cast(m, grad.dtype), constant(scale, grad.dtype))
-    return _MUL(read(grad), noise)
+    dtype = torch.result_type(grad, 1.0)
+    if noise is None or noise.dtype != MS_DTYPE[dtype] or scale == 0:
+        noise = _MUL(cast(m, dtype), constant(scale, dtype))
+    return _MUL(cast(read(grad), dtype), noise)
