@@ -226,7 +226,7 @@ def cholesky_ex(x, *, upper=False, check_errors=False):
     return out, info
 
 
-@kernel("cholesky", layout=columns)
+@kernel(*["cholesky"] * hasattr(torch.ops.aten, "cholesky"), layout=columns)  # torch 2.14 has linalg_cholesky alone
 def cholesky(x, upper=False):
     out, info = factor(x, upper)
     check_info(info, True)
