@@ -11,9 +11,10 @@ import torch
 from mindspore.ops.operations.math_ops import Orgqr, SelfAdjointEig
 
 from ..registry import Decline, kernel
-from ..storage import NP_DTYPE, cast, constant, ms, read_fresh
+from ..storage import NP_DTYPE, cast, constant, ms, read_fresh, wrap, wrap_strided
 from .linalg import multiply
 from .triangular import (
+    column_stride,
     columns,
     columns_like_first,
     conjugated,
@@ -163,7 +164,14 @@ def eigh(x, UPLO="L", compute_v=True):
 # -------------------------------------------------------------------------------------------------------- least squares
 
 
-@kernel("linalg_lstsq", layout=columns_like_first)
+def _inside_b(op, args, kwargs, v):
+    """LAPACK leaves solutions in the memory of the right side, which may have more rows."""
+    if len(v.shape) != args[0].dim():
+        return wrap(v)
+    return wrap_strided(v, column_stride((*v.shape[:-2], max(args[0].shape[-2:]), v.shape[-1])))
+
+
+@kernel("linalg_lstsq", layout=_inside_b)
 def lstsq(x, b, rcond=None, *, driver=None):
     """By singular values, whatever the driver: all find the shortest of the best solutions, of one rank."""
     driver = driver or "gelsy"
@@ -172,10 +180,15 @@ def lstsq(x, b, rcond=None, *, driver=None):
     *batch, m, n = u.shape
     if driver not in ("gels", "gelsy", "gelsd", "gelss") or b.dtype is not x.dtype or v.shape[:-1] != u.shape[:-1]:
         raise Decline("expected a right side of the same dtype and batch, and a driver that the CPU has")
-    if 0 in u.shape or 0 in v.shape:
-        raise Decline("nothing to solve")
-    left, s, right = svd(u)
     real = x.dtype.to_real()
+    if 0 in u.shape:
+        if vector or (n == 0 < m and driver != "gelsy"):
+            raise Decline("nothing to solve, and residuals of it")
+        rank, s = constant(0, torch.int64, batch), constant(0, real, (*batch, min(m, n)))
+        return _lstsq_results(zeros((*batch, n, v.shape[-1]), v), _nothing(real), rank, s, driver)
+    if 0 in v.shape:
+        raise Decline("no right side")
+    left, s, right = svd(u)
     if rcond is None or rcond < 0:
         rcond = torch.finfo(x.dtype).eps * (max(m, n) if rcond is None else 1)
     singular = s.asnumpy()
@@ -191,12 +204,13 @@ def lstsq(x, b, rcond=None, *, driver=None):
         square = _ADD(_square(_REAL(rest)), _square(_IMAG(rest))) if is_complex(rest) else _square(rest)
         residuals = _SUM(square, (-2,))
     solution = _RESHAPE(solution, solution.shape[:-1]) if vector else solution
-    return (
-        solution,
-        residuals,
-        _nothing(torch.int64) if driver == "gels" else ms.Tensor.from_numpy(rank),
-        s if driver in ("gelsd", "gelss") else _nothing(real),
-    )
+    return _lstsq_results(solution, residuals, ms.Tensor.from_numpy(rank), s, driver)
+
+
+def _lstsq_results(solution, residuals, rank, s, driver):
+    """What the driver answers."""
+    rank = _nothing(torch.int64) if driver == "gels" else rank
+    return solution, residuals, rank, s if driver in ("gelsd", "gelss") else constant(0, dtype_of(s), (0,))
 
 
 def _square(v):
