@@ -187,10 +187,3 @@ def digamma(v):
     psi = _MASKED_FILL(_SELECT(low, reflected, psi), pole, _D(math.nan))
     at_zero = _NEG(_RECIPROCAL(v))  # infinite, with the sign that torch gives it
     return _SELECT(_EQ(v, _D(0)), at_zero, psi)
-
-
-@functools.cache
-def polygamma(n):
-    """The derivative number n > 0 of digamma, for v > 0 and NaN. The primitive calls it NaN at infinity."""
-    order = constant(n, torch.int64)
-    return in_double(lambda v: _MASKED_FILL(P.Polygamma()(order, v), _EQ(v, _D(math.inf)), _ZERO))

@@ -70,7 +70,8 @@ def conj_physical_out(x, *, out):
     if not torch.can_cast(x.dtype, out.dtype):
         return fallback.run(aten.conj_physical.out, (x,), {"out": out})
     v = _conjugate(x)
-    resize_output(out, x.shape)
+    if resize_output(out, x.shape) and not x.is_contiguous():
+        aten.as_strided_(out, x.shape, torch.empty_like(x, device="meta").stride())
     write(out, cast(v, out.dtype))
     return out
 

@@ -170,15 +170,6 @@ for _mode in (SAME, REAL, FLOAT, ROUNDING):
         _unary(_name, _fn, _mode)
 
 
-@kernel("polygamma", layout=True)
-def polygamma(n, x):
-    dtype = to_float(x.dtype)
-    decline_complex(dtype)
-    if n < 0 or (n and (operand(x, WIDE.get(dtype, dtype)).asnumpy() <= 0).any()):
-        raise Decline("polygamma at the poles and left of them")
-    return compute(E.polygamma(n) if n else E.digamma, dtype, x)
-
-
 @kernel("frac", layout=True)
 def frac(x):
     if not x.dtype.is_floating_point:
