@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..config import config
-from . import fallback
+from . import fallback, routes
 from .counters import CALLS, FALLBACKS, SECONDS
 from .storage import (
     LOCK,
@@ -103,6 +103,17 @@ def _record(name, fn, run):
     NATIVE[name] = fn
 
 
+def shortcut(name):
+    """Register a quicker way for the commonest calls of a kernel: a function of `run`, the kernel as torch calls it."""
+
+    def register(make):
+        fn, run = _explicit[name]
+        _explicit[name] = (fn, make(run))
+        return make
+
+    return register
+
+
 def in_place(name):
     """What torch would call for the in-place form `name` if no kernel file had registered it itself."""
     return _derived[name][1]
@@ -136,20 +147,24 @@ def _direct(op, primitive, run, in_place=False):
     Written out for speed: behind a MindSpore call the processor's caches are cold, and each step here counts fivefold.
     """
     float32, empty = torch.float32, create_empty_tensor
-    whole = Tensor.is_contiguous
+    whole, storage_of, hold, let_go = Tensor.is_contiguous, Tensor.untyped_storage, LOCK.acquire, LOCK.release
+    compute = routes.bare(primitive)
 
     def unary(x):
         try:
-            s = x.untyped_storage()
+            s = storage_of(x)
             shape = s.shape
             if s.dtype is float32 is x.dtype and shape == x.shape and whole(x):
-                with LOCK:
-                    v = primitive(s.buf)
+                hold()
+                try:
+                    v = compute([s.buf])
+                finally:
+                    let_go()
                 if in_place:
                     s.buf = v
                     return x
                 out = empty(shape, float32)
-                s = out.untyped_storage()
+                s = storage_of(out)
                 s.buf, s.shape, s.dtype = v, shape, float32
                 return out
         except Exception:  # a host tensor, say: the long way finds the words for it
@@ -158,7 +173,7 @@ def _direct(op, primitive, run, in_place=False):
 
     def binary(x, y, **kwargs):
         try:
-            s, t = x.untyped_storage(), y.untyped_storage()
+            s, t = storage_of(x), storage_of(y)
             shape = s.shape
             if (
                 s.dtype is float32 is t.dtype
@@ -168,13 +183,16 @@ def _direct(op, primitive, run, in_place=False):
                 and whole(y)
                 and not kwargs
             ):
-                with LOCK:
-                    v = primitive(s.buf, t.buf)
+                hold()
+                try:
+                    v = compute([s.buf, t.buf])
+                finally:
+                    let_go()
                 if in_place:
                     s.buf = v
                     return x
                 out = empty(shape, float32)
-                s = out.untyped_storage()
+                s = storage_of(out)
                 s.buf, s.shape, s.dtype = v, shape, float32
                 return out
         except Exception:

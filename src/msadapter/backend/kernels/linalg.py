@@ -4,8 +4,9 @@ import math
 
 import torch
 
-from ..registry import Decline, kernel, raw
-from ..storage import TORCH_DTYPE, as_strided, cast, constant, ms, read
+from ..registry import Decline, kernel, raw, shortcut
+from ..routes import run_op
+from ..storage import LOCK, TORCH_DTYPE, as_strided, cast, constant, create_empty_tensor, ms, read
 from ..storage import _prim as prim
 
 _FLAGS = [(a, b) for a in (False, True) for b in (False, True)]
@@ -110,6 +111,39 @@ def _column(x):
 @kernel("mm")
 def mm(a, b):
     return _product(a, b, 2)
+
+
+@shortcut("mm")
+def _plain_mm(run):
+    """Whole float32 matrices, or the transpose of one: straight to the primitive."""
+    float32, empty, storage_of, name = torch.float32, create_empty_tensor, torch.Tensor.untyped_storage, "MatMul"
+
+    def flag(x, s):
+        """Whether x is s transposed; None if it is neither that nor s."""
+        if x.dtype is not float32 or s.dtype is not float32:
+            return None
+        if x.is_contiguous():
+            return False if s.shape == x.shape else None
+        m, n = x.shape
+        return True if s.shape == (n, m) and x.stride() == (1, m) else None
+
+    def mm(a, b):
+        try:
+            s, t = storage_of(a), storage_of(b)
+            ta, tb = flag(a, s), flag(b, t)
+            (m, k), (l, n) = a.shape, b.shape
+            if ta is not None and tb is not None and k == l and k and m and n:
+                with LOCK:
+                    v = run_op(_MATMUL[ta, tb], name, (s.buf, t.buf, ta, tb))
+                out = empty((m, n), float32)
+                s = storage_of(out)
+                s.buf, s.shape, s.dtype = v, (m, n), float32
+                return out
+        except Exception:  # a host tensor, a vector: the long way finds the words for it
+            pass
+        return run(a, b)
+
+    return mm
 
 
 @kernel("bmm")

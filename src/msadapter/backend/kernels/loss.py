@@ -34,7 +34,7 @@ def _with(primitive, *attributes):
 
 def _reduce(v, reduction, dtype):
     """v reduced to ATen's `reduction`, in the torch dtype `dtype`."""
-    if reduction == 0:
+    if reduction == 0 or not v.ndim:
         return cast(v, dtype)
     if not v.size:
         return constant(math.nan if reduction == 1 else 0, dtype)
