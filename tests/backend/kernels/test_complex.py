@@ -57,3 +57,18 @@ def test_equal():
         assert not torch.equal(y, ~y if dtype is torch.bool else y + 1)
     assert not torch.equal(x / 0 * 0, x / 0 * 0)
     assert torch.equal(x.t(), x.t().contiguous())
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_accumulation(dtype):
+    z, i = torch.randn(4, 3, dtype=dtype), torch.tensor([0, 2, 2])
+    check(lambda z, i: z.index_put((i,), z[1:] * 2, accumulate=True), z, i)
+    check(lambda z, i: z.put(i, z[0], accumulate=True), z, i)
+    check(lambda z: torch.stack([z.real, z.imag]).unfold(1, 2, 1), z)
+
+
+def test_istft():
+    x = torch.randn(2, 64)
+    check(lambda x: torch.istft(torch.stft(x, 16, return_complex=True, window=x[0, :16] * 0 + 1), 16), x, rtol=1e-5, atol=1e-5)
+    z = torch.randn(16, 9, dtype=torch.complex64)
+    check(lambda z: torch.istft(z, 16, onesided=False, return_complex=True), z, rtol=1e-5, atol=1e-5)

@@ -18,6 +18,7 @@ _GATHER, _GATHER_ND, _ADD, _SELECT, _LESS = P.Gather(), P.GatherNd(), P.Add(), P
 _RESHAPE, _TRANSPOSE, _SLICE, _CONCAT, _CONCAT_LAST = P.Reshape(), P.Transpose(), P.Slice(), P.Concat(0), P.Concat(-1)
 _UPDATE, _UPDATE_ADD, _NON_ZERO = P.TensorScatterUpdate(), P.TensorScatterAdd(), P.NonZero()
 _MASKED_SELECT, _MASKED_SCATTER = P.MaskedSelect(), P.MaskedScatter()
+_COMPLEX, _REAL, _IMAG = P.Complex(), P.Real(), P.Imag()
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
@@ -39,6 +40,13 @@ def moved_back(v, like):
 def values_of(x):
     """The tensor's numbers on the host. For reading only."""
     return read(x).asnumpy() if x.device.type == "mindspore" else x.detach().numpy()
+
+
+def _update_add(v, index, s):
+    """v with s added at the index: TensorScatterAdd has no complex numbers."""
+    if v.dtype not in (ms.complex64, ms.complex128):
+        return _UPDATE_ADD(v, index, s)
+    return _COMPLEX(*(_UPDATE_ADD(part(v), index, part(s)) for part in (_REAL, _IMAG)))
 
 
 def check_range(index, size, low=0):
@@ -271,7 +279,7 @@ def _put(v, s, dims, at, k, target, shape, tensors, accumulate):
         s = _TRANSPOSE(s, (*range(at, at + k), *range(at), *range(at + k, s.ndim)))
     perm = (*dims, *(d for d in range(v.ndim) if d not in dims))
     straight = perm == tuple(range(v.ndim))
-    out = (_UPDATE_ADD if accumulate else _UPDATE)(v if straight else _TRANSPOSE(v, perm), _stacked(tensors, shape), s)
+    out = (_update_add if accumulate else _UPDATE)(v if straight else _TRANSPOSE(v, perm), _stacked(tensors, shape), s)
     return out if straight else _TRANSPOSE(out, tuple(np.argsort(perm).tolist()))
 
 
@@ -298,7 +306,7 @@ def put(x, index, source, accumulate=False):
     if not index.numel():
         return read(x)
     v = read(x)
-    out = (_UPDATE_ADD if accumulate else _UPDATE)(
+    out = (_update_add if accumulate else _UPDATE)(
         _RESHAPE(moved(v), (n,)), _RESHAPE(nonnegative(index, n), (-1, 1)), _RESHAPE(moved(read(source)), (-1,))
     )
     return moved_back(_RESHAPE(out, tuple(x.shape)), v)
