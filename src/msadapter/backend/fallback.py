@@ -51,17 +51,18 @@ def run(op, args, kwargs, error=None):
     with torch._C._DisableTorchDispatch(), torch.device("cpu"):
         result = op(*host_args, **host_kwargs)  # torch's own error, if the call is wrong
 
-    name = op._schema.name.removeprefix("aten::")
+    whole = op._schema.name
+    name = whole.removeprefix("aten::")
     if config.fallback == "error":
         why = f" for this call ({type(error).__name__}: {_first_line(error)})" if error else ""
         raise NotImplementedError(
-            f"Expected a native MindSpore kernel for aten::{name}, found none{why}. "
+            f"Expected a native MindSpore kernel for {whole}, found none{why}. "
             "MSADAPTER_FALLBACK=error forbids running it on the host; use warn or silent to allow that."
         ) from error
     FALLBACKS[name] += 1
     if FALLBACKS[name] == 1 and config.fallback == "warn":
         why = f" ({type(error).__name__}: {_first_line(error)})" if error else ""
-        message = f"aten::{name} has no native MindSpore kernel for this call and runs on the host{why}."
+        message = f"{whole} has no native MindSpore kernel for this call and runs on the host{why}."
         warnings.warn(message, FallbackWarning, stacklevel=3)
 
     for x in written:
