@@ -152,6 +152,8 @@ def test_margins():
         )
         check(lambda x, y: F.multilabel_margin_loss(x, y, reduction=reduction), x, labels)
         check(lambda x, y: F.multilabel_margin_loss(x[0], y[0], reduction=reduction), x, labels)
+        check(lambda x, y: F.multilabel_margin_loss(x[0, 0], y[0, 0], reduction=reduction), x, labels * 0)
+        check(lambda x, y: F.multi_margin_loss(x[0, 0], y[0, 0], reduction=reduction), x, labels * 0)
         check(lambda x, y: F.multilabel_soft_margin_loss(x, (y > 0).float(), reduction=reduction), x, y.detach())
 
 

@@ -54,19 +54,6 @@ def test_special_values_stay_where_they_are(mode):
     check(lambda x: F.interpolate(x, scale_factor=2, mode=mode), x, grad=False, **CLOSE)
 
 
-@pytest.mark.parametrize("align_corners", [False, True])
-@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-def test_grid_sample(mode, padding_mode, align_corners):
-    def call(x, grid):
-        return F.grid_sample(x, grid, mode, padding_mode, align_corners)
-
-    x, grid = torch.randn(2, 3, 6, 8), torch.rand(2, 4, 5, 2) * 2.4 - 1.2
-    check(call, x, grid, grad=mode != "bicubic", **CLOSE)
-    if mode != "bicubic":
-        check(call, torch.randn(2, 3, 4, 5, 6), torch.rand(2, 3, 4, 5, 3) * 2.4 - 1.2, **CLOSE)
-
-
 def test_composites():
     check(lambda t: F.affine_grid(t, (2, 3, 4, 5), False), torch.randn(2, 2, 3), **CLOSE)
     check(lambda x: F.pixel_shuffle(x, 2), torch.randn(2, 8, 3, 4))

@@ -1,8 +1,9 @@
 """Margin losses that torch's decompositions leave out or get wrong, written in the device's own tensor operations."""
 
 import torch
+from torch._decomp import decomposition_table
 
-from ..registry import Decline, kernel
+from ..registry import Decline, aten, kernel
 from ..storage import read
 from .index import values_of
 
@@ -11,9 +12,15 @@ def _reduced(loss, reduction):
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
 
+@kernel("multi_margin_loss")
+def multi_margin_loss(x, target, p=1, margin=1, weight=None, reduction=1):
+    loss = decomposition_table[aten.multi_margin_loss.default](x, target, p, margin, weight, reduction)
+    return read(loss if x.dim() else loss.reshape(()))
+
+
 @kernel("multi_margin_loss_backward")
 def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reduction=1):
-    rows, y = (x.unsqueeze(0), target.reshape(1)) if x.dim() == 1 else (x, target)
+    rows, y = (x.reshape(1, -1), target.reshape(-1)) if x.dim() < 2 else (x, target)
     if rows.dim() != 2 or not rows.numel() or y.shape != rows.shape[:1]:
         raise Decline("input and target do not fit")
     y = y.unsqueeze(1)
@@ -27,12 +34,13 @@ def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reductio
 
 def _labels(x, target):
     """(rows of input, class of each label, whether it counts): labels end at the first -1."""
-    if target.dtype is not torch.int64 or x.dim() not in (1, 2) or x.shape != target.shape or not x.numel():
+    if target.dtype is not torch.int64 or x.dim() > 2 or x.shape != target.shape or not x.numel():
         raise Decline("input and target do not fit")
     a = values_of(target)
-    if int(a.min()) < -1 or int(a.max()) >= x.size(-1):
+    if int(a.min()) < -1 or int(a.max()) >= (x.size(-1) if x.dim() else 1):
         raise Decline("target out of range")
-    rows, labels = x.reshape(-1, x.size(-1)), target.reshape(-1, x.size(-1))
+    rows = x if x.dim() == 2 else x.reshape(1, -1)
+    labels = target.reshape(rows.shape)
     counts = (labels < 0).cumsum(1) == 0
     return rows, labels.clamp(min=0), counts.to(x.dtype)
 

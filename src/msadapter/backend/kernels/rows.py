@@ -7,6 +7,7 @@ import torch
 from ..registry import Decline, kernel
 from ..storage import broadcast, cast, constant, ms, read
 from .index import check_dim, check_range, empty, index_of, moved, moved_back, nonnegative, same_dtype
+from .scatter import scatter_reduce
 
 P = ms.ops
 _GATHER, _GATHER_D, _UPDATE, _UPDATE_ADD = P.Gather(), P.GatherD(), P.TensorScatterUpdate(), P.TensorScatterAdd()
@@ -61,6 +62,24 @@ def index_add(x, dim, index, source, alpha=1):
     if alpha != 1:
         s = _MUL(s, constant(alpha, x.dtype))
     return on_rows(_UPDATE_ADD, v, dim, i, s, exact=False)
+
+
+@kernel("index_reduce")
+def index_reduce(x, dim, index, source, reduce, *, include_self=True):
+    """As `scatter_reduce` with the index repeated along the other dimensions."""
+    same_dtype(x, source)
+    dim = check_dim(dim, x.dim())
+    _check_rows(x, dim, index, source)
+    index_of(index, x.size(dim) if x.dim() else 1)
+    if reduce not in ("prod", "mean", "amax", "amin"):
+        raise Decline("no such reduction")
+    if not source.numel():
+        return read(x)
+    flat = x.reshape(1) if not x.dim() else x
+    source = source.reshape(flat.shape) if not x.dim() else source.reshape(-1) if not source.dim() else source
+    index = index.reshape([-1 if d == dim else 1 for d in range(flat.dim())]).expand(source.shape)
+    out = scatter_reduce(flat, dim, index, source, reduce, include_self=include_self)
+    return out if x.dim() else _RESHAPE(out, ())
 
 
 @kernel("index_copy")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..registry import Decline, kernel
-from ..storage import cast, constant, ms, read
+from ..storage import cast, constant, ms, read, wrap
 from .index import check_dim, index_of, moved, moved_back, same_dtype, values_of, widened
 
 P = ms.ops
@@ -152,16 +152,15 @@ def scatter_reduce(x, dim, index, src, reduce, *, include_self=True):
     if not index.numel() or reduce not in ("sum", "prod", "mean", "amax", "amin"):
         return _scatter(x, dim, index, src, "none")
     same_dtype(x, src)
-    if x.dtype in (torch.bool, torch.float16, torch.bfloat16) or x.dtype.is_complex:
+    if x.dtype is torch.bool or x.dtype.is_complex:
         raise Decline(f"scatter_reduce of {x.dtype}")
+    if x.dtype in (torch.float16, torch.bfloat16):  # rounded once
+        return cast(scatter_reduce(x.float(), dim, index, src.float(), reduce, include_self=include_self), x.dtype)
     if not include_self:
         x = torch.scatter(x, dim, index, _identity(reduce, x.dtype))
-    if (
-        reduce in ("amax", "amin")
-        and x.dtype.is_floating_point
-        and bool(np.isnan(values_of(src)).any() or np.isnan(values_of(x)).any())
-    ):
-        raise Decline("TensorScatterMax loses nan")
+    if reduce in ("amax", "amin") and x.dtype.is_floating_point:
+        if bool(np.isnan(values_of(src)).any() or np.isnan(values_of(x)).any()):
+            return _extreme_with_nan(x, dim, index, src, reduce)
     total = _scatter(x, dim, index, src, _REDUCTION[reduce])
     if reduce != "mean":
         return total
@@ -172,6 +171,15 @@ def scatter_reduce(x, dim, index, src, reduce, *, include_self=True):
     if not include_self:
         count = _MAXIMUM(count, constant(1, dtype))
     return _DIV(total, count) if dtype.is_floating_point else _FLOORDIV(total, count)
+
+
+def _extreme_with_nan(x, dim, index, src, reduce):
+    """TensorScatterMax loses NaN: it is kept out of the way, and put where it was or was scattered to."""
+    bad, identity = src.isnan(), _identity(reduce, x.dtype)
+    hit = torch.zeros_like(x).scatter_add(dim, index, bad.to(x.dtype)) > 0
+    clean = x.masked_fill(x.isnan(), identity), dim, index, src.masked_fill(bad, identity)
+    total = wrap(_scatter(*clean, _REDUCTION[reduce]))
+    return read(total.masked_fill(hit | x.isnan(), math.nan))
 
 
 def _identity(reduce, dtype):

@@ -1,4 +1,4 @@
-"""Interpolation (`F.interpolate`) and sampling at a grid.
+"""Interpolation (`F.interpolate`).
 
 Interpolation is linear and acts on each dimension by itself, so that it is a matrix per dimension, which torch's own
 host kernel tells when it interpolates the unit vectors. The gradient multiplies by the transposed matrices.
@@ -13,7 +13,7 @@ from torch._decomp import decomposition_table
 
 from ..registry import Decline, aten, kernel
 from ..storage import cast, constant, ms, read
-from .pad import HALF, along, computed, indicator, take
+from .pad import along, computed, indicator, take
 
 P = ms.ops
 _RESHAPE = P.Reshape()
@@ -177,50 +177,3 @@ for _name, _rank, _mode in (
 ):  # fmt: skip
     if _mode in ("linear", *_OF_ROWS):
         _interpolation(_name, _rank, _mode)
-
-
-# ---------------------------------------------------------------------------------------------------------------- grid
-
-_MODES, _PADDINGS = ("bilinear", "nearest"), ("zeros", "border", "reflection")
-
-
-def _grid_options(x, grid, interpolation_mode, padding_mode, align_corners):
-    if x.dtype not in _FLOATS or grid.dtype is not x.dtype or 0 in x.shape or 0 in grid.shape:
-        raise Decline("no grid sampling of this")
-    if x.dtype is torch.float64:
-        raise Decline("the primitives compute float64 in float32")
-    if grid.shape[0] != x.shape[0] or grid.shape[-1] != x.dim() - 2 or interpolation_mode not in (0, 1):
-        raise Decline("mismatched grid")
-    return _MODES[interpolation_mode], _PADDINGS[padding_mode], align_corners
-
-
-@kernel("grid_sampler_2d")
-def grid_sampler(x, grid, interpolation_mode, padding_mode, align_corners):
-    dtype = x.dtype
-    if (interpolation_mode == 2 or dtype is torch.float64) and grid.dtype is dtype:
-        decomposed = decomposition_table[aten.grid_sampler_2d.default]
-        if x.dtype in HALF:
-            x, grid = x.float(), grid.float()
-        return cast(read(decomposed(x, grid, interpolation_mode, padding_mode, align_corners)), dtype)
-    options = _grid_options(x, grid, interpolation_mode, padding_mode, align_corners)
-    return cast(_primitive(P.GridSampler2D, *options)(computed(x), computed(grid)), dtype)
-
-
-@kernel("grid_sampler_2d_backward")
-def grid_sampler_backward(grad, x, grid, interpolation_mode, padding_mode, align_corners, output_mask):
-    options = _grid_options(x, grid, interpolation_mode, padding_mode, align_corners)
-    grads = _primitive(_grad_ops.GridSampler2DGrad, *options)(computed(grad), computed(x), computed(grid))
-    return tuple(cast(g, x.dtype) if need else None for g, need in zip(grads, output_mask))
-
-
-@kernel("grid_sampler_3d")
-def grid_sampler_3d(x, grid, interpolation_mode, padding_mode, align_corners):
-    options = _grid_options(x, grid, interpolation_mode, padding_mode, align_corners)
-    return cast(_primitive(P.GridSampler3D, *options)(computed(x), computed(grid)), x.dtype)
-
-
-@kernel("grid_sampler_3d_backward")
-def grid_sampler_3d_backward(grad, x, grid, interpolation_mode, padding_mode, align_corners, output_mask):
-    options = _grid_options(x, grid, interpolation_mode, padding_mode, align_corners)
-    grads = _primitive(_grad_ops.GridSampler3DGrad, *options)(computed(grad), computed(x), computed(grid))
-    return tuple(cast(g, x.dtype) if need else None for g, need in zip(grads, output_mask))
