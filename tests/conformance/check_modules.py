@@ -48,7 +48,7 @@ def _input(report, info, dtype, where, given, training):
         if info.is_lazy:
             with torch.no_grad():
                 side.module(*given.forward_input.args, **given.forward_input.kwargs)
-        side.module.to(side.place.device, side.place.wide.get(dtype)).train(training)
+        side.module.to(side.place.device, side.place.wide.get(dtype, dtype)).train(training)
         return side.module.state_dict()
 
     def load(side):

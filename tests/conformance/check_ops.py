@@ -125,7 +125,7 @@ def _sample(report, op, dtype, where, sample, variants, second):
 
 def _values_at(side, result, position):
     """(values, indices) with the input's values there in the place of the indices, which are left their shape."""
-    values, index = result
+    values, index = (None, result) if isinstance(result, torch.Tensor) else result
     dim = side.args[position] if len(side.args) > position else side.kwargs.get("dim", -1)
     whole = index if index.dim() == side.input.dim() else index.unsqueeze(dim)
     return values, side.input.detach().gather(dim, whole) if side.input.dim() else side.input.detach(), index.shape
