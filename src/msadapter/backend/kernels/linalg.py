@@ -131,8 +131,8 @@ def _plain_mm(run):
         try:
             s, t = storage_of(a), storage_of(b)
             ta, tb = flag(a, s), flag(b, t)
-            (m, k), (l, n) = a.shape, b.shape
-            if ta is not None and tb is not None and k == l and k and m and n:
+            (m, k), (rows, n) = a.shape, b.shape
+            if ta is not None and tb is not None and k == rows and k and m and n:
                 with LOCK:
                     v = run_op(_MATMUL[ta, tb], name, (s.buf, t.buf, ta, tb))
                 out = empty((m, n), float32)
