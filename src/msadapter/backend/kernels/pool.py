@@ -197,9 +197,11 @@ def _fractional(rank):
         batch = x.shape[0] if x.dim() == rank + 2 else 1
         if any(a + b + (rank == 3) > n + 1 or min(a, b) < 1 for n, a, b in zip(size, k, out)):  # so torch asks
             raise Decline("the windows do not fit")
-        if random_samples.dtype is not x.dtype or tuple(random_samples.shape) != (batch, channels, rank):
+        given = tuple(random_samples.shape)
+        if random_samples.dtype is not x.dtype or given[1:] != (channels, rank) or given[0] < batch:
             raise Decline("one sample for each plane and dimension")
-        samples = host(random_samples).reshape(-1, rank).flip(1) if rank == 2 else host(random_samples).reshape(-1, rank)
+        samples = host(random_samples)[:batch].reshape(-1, rank)
+        samples = samples.flip(1) if rank == 2 else samples
         shape = (*x.shape[:-rank], *out)
         if not x.shape[0]:
             return constant(0, x.dtype, shape), constant(0, torch.int64, shape)
