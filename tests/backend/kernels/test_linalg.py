@@ -114,3 +114,13 @@ def test_errors_are_torchs(fn, args):
     with pytest.raises(RuntimeError) as received:
         fn(*(x.to("mindspore") for x in args))
     assert str(received.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_small_floats_are_rounded_once(dtype):
+    a, b, c = torch.randn(2, 9, 7).to(dtype), torch.randn(2, 7, 5).to(dtype), torch.randn(9, 5).to(dtype)
+    for k in ({}, {"alpha": 0.7, "beta": 0.3}, {"beta": 0}):
+        check(lambda c, a, b: torch.addmm(c, a[0], b[0], **k), c, a, b, grad=False, rtol=0, atol=0)
+        check(lambda c, a, b: torch.baddbmm(c, a, b, **k), c, a, b, grad=False, rtol=8e-3, atol=0)
+        check(lambda c, a, b: torch.addmv(c[:, 0], a[0], b[0, :, 0], **k), c, a, b, grad=False, rtol=2e-2, atol=1e-2)
+    check(lambda a, b, c: F.linear(a, b[0].t(), c[0]), a, b, c, grad=False, rtol=0, atol=0)

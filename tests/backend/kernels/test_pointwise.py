@@ -100,3 +100,22 @@ def test_fill(dtype):
     check(lambda x: x.clone().t()[1:].fill_(1), x) if dtype is not torch.bfloat16 else None
     check(lambda x, v: x.clone().fill_(v), x, torch.tensor(1.0), grad=False)
     check(lambda x: x.clone().zero_(), torch.ones(3, 4).to(dtype))
+
+
+FILLED = [torch.randn(3, 4), torch.randn(3, 4).t(), torch.zeros(0, 3), torch.tensor(1.0), torch.arange(6).reshape(2, 3)]
+
+
+@pytest.mark.parametrize("x", FILLED, ids=lambda x: str(tuple(x.shape)))
+def test_fill_everywhere(x):
+    check(lambda x: (x.clone().fill_(3), torch.fill(x, 2), x.clone().zero_()), x, grad=False)
+    check(lambda x, v: x.clone().fill_(v), x, torch.tensor(2.7), grad=False)
+    check(lambda x: x.clone().fill_(torch.tensor(2.7)), x, grad=False)
+
+
+def test_fill_part():
+    check(lambda x: x.clone().expand(3, 4).fill_(3), torch.randn(3, 1), grad=False)
+    check(lambda x, v: (y := x.clone())[1:, ::2].fill_(v) * 0 + y.sum(), torch.randn(4, 5), torch.tensor(2.0), grad=False)
+    x = torch.zeros(2, device=DEVICE)
+    for value, words in ((torch.ones(2, device=DEVICE), "0-dimension value"), (1j, "cannot be converted")):
+        with pytest.raises(RuntimeError, match=words):
+            x.fill_(value)

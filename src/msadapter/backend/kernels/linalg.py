@@ -1,5 +1,6 @@
 """Matrix products. A transposed operand is passed by the primitive's flag, not copied."""
 
+import functools
 import math
 
 import torch
@@ -9,6 +10,7 @@ from ..routes import run_op
 from ..storage import LOCK, TORCH_DTYPE, as_strided, cast, constant, create_empty_tensor, ms, read
 from ..storage import _prim as prim
 
+HALF = {torch.float16, torch.bfloat16}
 _FLAGS = [(a, b) for a in (False, True) for b in (False, True)]
 _MATMUL = {(a, b): ms.ops.MatMul(transpose_a=a, transpose_b=b) for a, b in _FLAGS}
 _BATCH = {(a, b): ms.ops.BatchMatMul(transpose_a=a, transpose_b=b) for a, b in _FLAGS}
@@ -94,6 +96,21 @@ def _combine(bias, a, y, beta, alpha):
     return add_bias(y, b if beta == 1 else _MUL(b, constant(beta, a.dtype)))
 
 
+def rounded_once(fn):
+    """Small floats are multiplied, scaled and added up in float32 and rounded once, as torch does."""
+
+    @functools.wraps(fn)
+    def run(*args, **kwargs):
+        dtype = args[0].dtype
+        if dtype not in HALF:
+            return fn(*args, **kwargs)
+        if any(isinstance(a, torch.Tensor) and a.dtype is not dtype for a in args):
+            raise Decline("expected operands of one dtype")
+        return cast(fn(*(a.float() if isinstance(a, torch.Tensor) else a for a in args), **kwargs), dtype)
+
+    return run
+
+
 def _row(x):
     """The vector x as a 1 x n matrix."""
     (n,) = x.shape
@@ -164,16 +181,19 @@ def dot(x, y):
 
 
 @kernel("addmm")
+@rounded_once
 def addmm(bias, a, b, beta=1, alpha=1):
     return _combine(bias, a, mm(a, b), beta, alpha)
 
 
 @kernel("baddbmm")
+@rounded_once
 def baddbmm(bias, a, b, beta=1, alpha=1):
     return _combine(bias, a, bmm(a, b), beta, alpha)
 
 
 @kernel("addbmm")
+@rounded_once
 def addbmm(bias, a, b, beta=1, alpha=1):
     (u, ta), (v, tb) = operand(a), operand(b)
     _product(a[:0], b[:0], 3)  # checks
@@ -181,6 +201,7 @@ def addbmm(bias, a, b, beta=1, alpha=1):
 
 
 @kernel("addmv")
+@rounded_once
 def addmv(bias, a, x, beta=1, alpha=1):
     return _combine(bias, a, mv(a, x), beta, alpha)
 
@@ -201,6 +222,8 @@ def linear(x, weight, bias=None):
         raise Decline("expected a weight that fits the input")
     if bias is not None and (bias.dtype is not x.dtype or weight.dim() != 2 or bias.shape != weight.shape[:1]):
         raise Decline("expected a bias that fits the weight")
+    if bias is not None and x.dtype in HALF:
+        return rounded_once(linear)(x, weight, bias)
     w, transposed = operand(weight) if weight.dim() == 2 else (_RESHAPE(read(weight), (1, k)), False)
     if x.dtype.is_complex:
         y = read(x.reshape(-1, x.shape[-1]) @ (weight if weight.dim() == 2 else weight.unsqueeze(0)).t())

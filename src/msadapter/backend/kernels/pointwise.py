@@ -6,8 +6,9 @@ import math
 import torch
 
 from .. import elementary as E
-from ..registry import Decline, kernel
-from ..storage import MS_DTYPE, broadcast, cast, constant, ms, read
+from .. import fallback
+from ..registry import Decline, aten, kernel, raw
+from ..storage import MS_DTYPE, as_strided, broadcast, cast, constant, ms, read, write
 
 P = ms.ops
 
@@ -231,15 +232,40 @@ def fill(x, value):
     if isinstance(value, torch.Tensor):
         if value.dim():
             raise Decline("torch fills with 0-dim tensors only")
+        if value.dtype.is_complex and not x.dtype.is_complex:
+            raise Decline("a complex value does not fit")
         if value.device.type == "mindspore":
             return broadcast(cast(read(value), x.dtype), tuple(x.shape))
         value = value.item()
+    if isinstance(value, complex) and not x.dtype.is_complex:
+        raise Decline("a complex value does not fit")
     return constant(value, x.dtype, tuple(x.shape))
+
+
+@raw("fill_.Scalar", "fill_.Tensor")
+def fill_(x, value):
+    """One write is enough for elements that share memory, and allowed."""
+    once = x
+    if 0 in x.stride() and 0 not in x.shape:
+        size = [1 if s == 0 else n for n, s in zip(x.shape, x.stride())]
+        once = as_strided(x, size, x.stride(), x.storage_offset())
+    try:
+        v = fill(once, value)
+    except Exception as error:
+        op = aten.fill_.Tensor if isinstance(value, torch.Tensor) else aten.fill_.Scalar
+        return fallback.run(op, (x, value), {}, error)
+    write(once, v)
+    return x
 
 
 @kernel("zero", layout=True)
 def zero(x):
     return constant(0, x.dtype, tuple(x.shape))
+
+
+@raw("zero_")
+def zero_(x):
+    return fill_(x, 0)
 
 
 __all__ = ["FLOATING", "MS_DTYPE", "math", "operand", "pair", "promoted", "to_float"]

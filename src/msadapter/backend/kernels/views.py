@@ -170,28 +170,6 @@ def clone(x, memory_format=None):
     return wrap(read_fresh(x))  # buffers are never changed in place, so sharing one is a copy
 
 
-@raw("fill_.Scalar", "fill_.Tensor")
-def fill_(x, value):
-    if isinstance(value, torch.Tensor):
-        if value.dim():
-            raise RuntimeError(
-                f"fill_ only supports 0-dimension value tensor but got tensor with {value.dim()} dimensions."
-            )
-        value = value.item() if value.device.type == "cpu" else storage.item(value)
-    if 0 in x.stride():  # one write is enough for elements that share memory, and allowed
-        size = [1 if s == 0 else n for n, s in zip(x.shape, x.stride())]
-        x_once = as_strided(x, size, x.stride(), x.storage_offset()) if 0 not in x.shape else x
-    else:
-        x_once = x
-    write(x_once, storage.constant(value, x.dtype, tuple(x_once.shape)))
-    return x
-
-
-@raw("zero_")
-def zero_(x):
-    return fill_(x, 0)
-
-
 @raw("_local_scalar_dense")
 def local_scalar_dense(x):
     return storage.item(x)
