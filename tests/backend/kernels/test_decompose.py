@@ -88,20 +88,33 @@ def test_eigh(fn, dtype):
             check_linalg(fn, x, grad=0 not in shape and shape[-1] < 10, stride=False)
 
 
+@pytest.mark.skipif(not hasattr(L, "polar"), reason="since torch 2.14")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_polar_and_root(dtype):
+    for shape in SHAPES:
+        check_linalg(L.matrix_sqrth, definite(shape, dtype), grad=0 not in shape)
+        if 0 not in shape:
+            check_linalg(L.polar, spread(shape, dtype))
+    check_linalg(L.polar, spread((2, 5, 3), dtype))
+
+
+# The strides of solutions are not compared: LAPACK leaves them in the memory of the right side, among its rows.
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("driver", [None, "gels", "gelsd", "gelss"])
 def test_lstsq(driver, dtype):
     for shape in ALL:
         if shape[-1] or not shape[-2]:
             b = torch.randn(*shape[:-1], 2, dtype=dtype)
-            check_linalg(lambda a, b: tuple(L.lstsq(a, b, driver=driver)), spread(shape, dtype), b, grad=False)
-    check_linalg(lambda a, b: L.lstsq(a, b, driver=driver)[0], spread((5, 3), dtype), torch.randn(5, 2, dtype=dtype))
+            check_linalg(lambda a, b: tuple(L.lstsq(a, b, driver=driver)), spread(shape, dtype), b, grad=False, stride=False)
+    check_linalg(
+        lambda a, b: L.lstsq(a, b, driver=driver)[0], spread((5, 3), dtype), torch.randn(5, 2, dtype=dtype), stride=False
+    )
 
 
 def test_lstsq_of_low_rank():
     a = torch.randn(6, 2) @ torch.randn(2, 4)
     for driver in ("gelsy", "gelsd", "gelss"):
-        check_linalg(lambda a, b: tuple(L.lstsq(a, b, driver=driver)), a, torch.randn(6, 3), grad=False)
+        check_linalg(lambda a, b: tuple(L.lstsq(a, b, driver=driver)), a, torch.randn(6, 3), grad=False, stride=False)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from mindspore.ops.operations.math_ops import Orgqr, SelfAdjointEig
 
-from ..registry import Decline, kernel
-from ..storage import NP_DTYPE, cast, constant, ms, read_fresh, wrap, wrap_strided
+from ..registry import Decline, aten, kernel
+from ..storage import NP_DTYPE, cast, constant, ms, read_fresh
 from .linalg import multiply
 from .triangular import (
-    column_stride,
     columns,
     columns_like_first,
     conjugated,
@@ -81,7 +80,7 @@ def geqrf(x):
     v = matrix(x)
     if 0 in v.shape:
         return v, constant(0, x.dtype, (*v.shape[:-2], min(v.shape[-2:])))
-    return _GEQRF(v)
+    return _GEQRF(v)  # which has no complex kernel
 
 
 def _reflectors(x, tau):
@@ -161,17 +160,36 @@ def eigh(x, UPLO="L", compute_v=True):
     return w, (v if compute_v else _nothing(x.dtype))
 
 
+def _scaled(v, factors):
+    """v with its columns multiplied by real factors."""
+    return _MUL(v, _RESHAPE(cast(factors, dtype_of(v)), (*factors.shape[:-1], 1, factors.shape[-1])))
+
+
+if hasattr(aten, "linalg_polar"):  # since torch 2.14
+
+    @kernel("linalg_polar")
+    def polar(x):
+        v = matrix(x)
+        if v.shape[-2] < v.shape[-1] or 0 in v.shape:
+            raise Decline("expected no fewer rows than columns, and some")
+        u, s, vh = svd(v)
+        return product(u, vh), product(_scaled(conjugated(vh), s), vh)
+
+    @kernel("linalg_matrix_sqrth")
+    def matrix_sqrth(x):
+        v = matrix(x, square=True)
+        if 0 in v.shape:
+            return v
+        if not finite(v):
+            raise Decline("not finite")
+        w, q = _EIGH(v)
+        return product(_scaled(q, P.Sqrt()(P.ReLU()(_real(w)))), conjugated(q))
+
+
 # -------------------------------------------------------------------------------------------------------- least squares
 
 
-def _inside_b(op, args, kwargs, v):
-    """LAPACK leaves solutions in the memory of the right side, which may have more rows."""
-    if len(v.shape) != args[0].dim():
-        return wrap(v)
-    return wrap_strided(v, column_stride((*v.shape[:-2], max(args[0].shape[-2:]), v.shape[-1])))
-
-
-@kernel("linalg_lstsq", layout=_inside_b)
+@kernel("linalg_lstsq", layout=columns_like_first)
 def lstsq(x, b, rcond=None, *, driver=None):
     """By singular values, whatever the driver: all find the shortest of the best solutions, of one rank."""
     driver = driver or "gelsy"
@@ -226,21 +244,21 @@ _NORM = {torch.float32: 3.010066362817634, torch.float64: 1.090863719290036}  # 
 @kernel("linalg_matrix_exp")
 def matrix_exp(x):
     """Twenty terms of the series of x / 2^s, squared s times; s is each matrix's own."""
-    v = matrix(x, square=True)
-    if 0 in v.shape:
+    v = matrix(x, square=True)  # of the small floats, torch's CPU kernel makes NaN
+    shape, dtype, n = v.shape, x.dtype, v.shape[-1]
+    if 0 in shape:
         return v
-    n = v.shape[-1]
     v = _RESHAPE(v, (-1, n, n))
     b = v.shape[0]
     norm = _MAX(_SUM(_magnitude(v), (-2,)), (-1,)).asnumpy().astype(np.float64)
     with np.errstate(divide="ignore"):
-        times = np.where(np.isfinite(norm), np.maximum(np.ceil(np.log2(norm / _NORM[x.dtype.to_real()])), 0), 0)
+        times = np.where(np.isfinite(norm), np.maximum(np.ceil(np.log2(norm / _NORM[dtype.to_real()])), 0), 0)
     if times.any():
-        v = _MUL(v, ms.Tensor.from_numpy(np.exp2(-times).astype(NP_DTYPE[x.dtype]).reshape(b, 1, 1)))
+        v = _MUL(v, ms.Tensor.from_numpy(np.exp2(-times).astype(NP_DTYPE[dtype]).reshape(b, 1, 1)))
     v2 = multiply(v, v)
     v3, v4 = multiply(v2, v), multiply(v2, v2)
-    powers = _CONCAT_ROWS(tuple(_RESHAPE(p, (1, -1)) for p in (eye(n, n, x.dtype, (b,)), v, v2, v3)))
-    sums = multiply(ms.Tensor.from_numpy(_TERMS.astype(NP_DTYPE[x.dtype])), powers)
+    powers = _CONCAT_ROWS(tuple(_RESHAPE(p, (1, -1)) for p in (eye(n, n, dtype, (b,)), v, v2, v3)))
+    sums = multiply(ms.Tensor.from_numpy(_TERMS.astype(NP_DTYPE[dtype])), powers)
     sums = [_RESHAPE(part(sums, rows=(i, i + 1)), (b, n, n)) for i in range(5)]
     y = sums.pop()
     while sums:
@@ -249,4 +267,4 @@ def matrix_exp(x):
         again = (times > i).reshape(b, 1, 1)
         square = multiply(y, y)
         y = square if again.all() else _SELECT(ms.Tensor.from_numpy(np.broadcast_to(again, (b, n, n)).copy()), square, y)
-    return _RESHAPE(y, tuple(x.shape))
+    return _RESHAPE(y, shape)

@@ -270,6 +270,9 @@ def _with_list(dims):
 # ------------------------------------------------------------------------------------------------------------ triangles
 
 
+_COMPLEX, _REAL, _IMAG = P.Complex(), P.Real(), P.Imag()
+
+
 def _triangle(name, primitive):
     @kernel(name)
     def triangle(x, diagonal=0):
@@ -280,9 +283,10 @@ def _triangle(name, primitive):
         if not x.numel():
             return v
         diagonal = max(-rows, min(columns, diagonal))
+        part = _with(primitive, diagonal)
         if x.dtype.is_complex:
-            raise Decline("Tril has no complex")
-        return moved_back(_with(primitive, diagonal)(moved(v)), v)
+            return _COMPLEX(part(_REAL(v)), part(_IMAG(v)))
+        return moved_back(part(moved(v)), v)
 
 
 _triangle("tril", P.Tril)
