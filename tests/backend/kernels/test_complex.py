@@ -48,6 +48,16 @@ def test_angle_of_reals():
     check(torch.angle, torch.arange(-3, 3).reshape(2, 3).t())
 
 
+def test_no_abs_in_place():
+    x = torch.randn(3, dtype=torch.complex64)
+    with pytest.raises(RuntimeError) as expected:
+        x.abs_()
+    with pytest.raises(RuntimeError) as received:
+        x.to(DEVICE).abs_()
+    assert str(received.value) == str(expected.value)
+    check(lambda x: x.clone().abs_(), torch.randn(3))
+
+
 def test_equal():
     x = torch.randn(2, 3, device=DEVICE)
     for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.bool):
@@ -64,6 +74,8 @@ def test_accumulation(dtype):
     z, i = torch.randn(4, 3, dtype=dtype), torch.tensor([0, 2, 2])
     check(lambda z, i: z.index_put((i,), z[1:] * 2, accumulate=True), z, i)
     check(lambda z, i: z.put(i, z[0], accumulate=True), z, i)
+    check(lambda z, i: z.index_add(0, i, z[1:] * 2), z, i)
+    check(lambda z, i: z.t().index_add(1, i, z[1:].t(), alpha=2), z, i)
     check(lambda z: torch.stack([z.real, z.imag]).unfold(1, 2, 1), z)
 
 

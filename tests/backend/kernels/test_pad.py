@@ -43,3 +43,9 @@ def test_errors_are_torchs(pad, mode):
     with pytest.raises(RuntimeError) as received:
         F.pad(torch.zeros(2, 3, 6, device="mindspore"), pad, mode=mode)
     assert str(received.value) == str(expected.value)
+
+
+def test_gradient_of_complex_padding():
+    for mode in ("reflect", "replicate"):
+        check(lambda x: F.pad(torch.complex(x, x * x), (2, 1), mode=mode).abs(), torch.randn(2, 3, 5))
+        check(lambda x: F.pad(torch.complex(x, x * x), (2, 1, 1, 1), mode=mode).abs(), torch.randn(2, 3, 5, 4))

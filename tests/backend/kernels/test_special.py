@@ -52,6 +52,7 @@ def test_polygamma(n):
     check(lambda x: torch.polygamma(n, x), x)
     check(lambda x: torch.polygamma(n, x), x.float(), grad=False, rtol=1e-5, atol=1e-5)
     check(lambda x: torch.polygamma(n, x), torch.arange(1, 4))
+    check(lambda x: torch.polygamma(n, x), x[x > 0].half(), grad=False)
 
 
 def pairs(a, b):

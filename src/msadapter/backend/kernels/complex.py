@@ -76,7 +76,17 @@ def conj_physical_out(x, *, out):
     return out
 
 
-# --------------------------------------------------------------------------------------------------------------- angle
+# ------------------------------------------------------------------------------------------------------ size and angle
+
+
+_abs_ = in_place("abs_")
+
+
+@raw("abs_")
+def abs_(x):
+    if x.dtype.is_complex:  # a real result, which could be converted
+        return fallback.run(aten.abs_.default, (x,), {})
+    return _abs_(x)
 
 
 def _contiguous_if_complex(op, args, kwargs, v):

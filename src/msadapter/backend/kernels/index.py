@@ -42,7 +42,7 @@ def values_of(x):
     return read(x).asnumpy() if x.device.type == "mindspore" else x.detach().numpy()
 
 
-def _update_add(v, index, s):
+def update_add(v, index, s):
     """v with s added at the index: TensorScatterAdd has no complex numbers."""
     if v.dtype not in (ms.complex64, ms.complex128):
         return _UPDATE_ADD(v, index, s)
@@ -52,6 +52,7 @@ def _update_add(v, index, s):
 def check_range(index, size, low=0):
     """Decline (torch then raises its IndexError) unless low <= index < size everywhere."""
     a = values_of(index)
+    expect(read(index), low, size) if traced(a) else None
     if a.size and (a.max() >= size or a.min() < low):
         raise Decline("index out of range")
 
@@ -279,7 +280,7 @@ def _put(v, s, dims, at, k, target, shape, tensors, accumulate):
         s = _TRANSPOSE(s, (*range(at, at + k), *range(at), *range(at + k, s.ndim)))
     perm = (*dims, *(d for d in range(v.ndim) if d not in dims))
     straight = perm == tuple(range(v.ndim))
-    out = (_update_add if accumulate else _UPDATE)(v if straight else _TRANSPOSE(v, perm), _stacked(tensors, shape), s)
+    out = (update_add if accumulate else _UPDATE)(v if straight else _TRANSPOSE(v, perm), _stacked(tensors, shape), s)
     return out if straight else _TRANSPOSE(out, tuple(np.argsort(perm).tolist()))
 
 
@@ -306,7 +307,7 @@ def put(x, index, source, accumulate=False):
     if not index.numel():
         return read(x)
     v = read(x)
-    out = (_update_add if accumulate else _UPDATE)(
+    out = (update_add if accumulate else _UPDATE)(
         _RESHAPE(moved(v), (n,)), _RESHAPE(nonnegative(index, n), (-1, 1)), _RESHAPE(moved(read(source)), (-1,))
     )
     return moved_back(_RESHAPE(out, tuple(x.shape)), v)

@@ -127,7 +127,7 @@ def _edge_pad(kind, rank, index_of):
     def backward(grad, x, padding):
         indices = _indices(x, padding, rank, index_of)
         expected = [n if i is None else len(i) for n, i in zip(x.shape[-rank:], indices)]
-        if list(grad.shape[-rank:]) != expected or not x.is_floating_point() or grad.dtype is not x.dtype:
+        if list(grad.shape[-rank:]) != expected or not (x.is_floating_point() or x.is_complex()) or grad.dtype is not x.dtype:
             raise Decline("mismatched gradient")
         if not x.numel():
             return constant(0, x.dtype, tuple(x.shape))

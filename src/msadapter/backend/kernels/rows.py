@@ -6,11 +6,11 @@ import torch
 
 from ..registry import Decline, kernel
 from ..storage import broadcast, cast, constant, ms, read
-from .index import check_dim, check_range, empty, index_of, moved, moved_back, nonnegative, same_dtype
+from .index import check_dim, check_range, empty, index_of, moved, moved_back, nonnegative, same_dtype, update_add
 from .scatter import scatter_reduce
 
 P = ms.ops
-_GATHER, _GATHER_D, _UPDATE, _UPDATE_ADD = P.Gather(), P.GatherD(), P.TensorScatterUpdate(), P.TensorScatterAdd()
+_GATHER, _GATHER_D, _UPDATE = P.Gather(), P.GatherD(), P.TensorScatterUpdate()
 _MUL, _RESHAPE, _TRANSPOSE = P.Mul(), P.Reshape(), P.Transpose()
 
 
@@ -61,7 +61,7 @@ def index_add(x, dim, index, source, alpha=1):
         return v
     if alpha != 1:
         s = _MUL(s, constant(alpha, x.dtype))
-    return on_rows(_UPDATE_ADD, v, dim, i, s, exact=False)
+    return on_rows(update_add, v, dim, i, s, exact=False)
 
 
 @kernel("index_reduce")
