@@ -284,6 +284,7 @@ def _inplace(form, op, fn, layout):
 def _out(form, op, fn, layout):
     pointwise = layout is True
     outs = [a.name for a in form._schema.arguments if a.is_out]
+    casts = op.overloadpacket in _CASTING or any(a.name == "dtype" for a in form._schema.arguments)
 
     def run(*args, **kwargs):
         targets = [kwargs.pop(name) for name in outs]
@@ -296,6 +297,8 @@ def _out(form, op, fn, layout):
                 if value.shape != tuple(target.shape) and any(a is target for a in args):
                     raise Decline("an operand cannot be resized as out=")
                 if not pointwise and value.dtype != MS_DTYPE[target.dtype]:  # some ops cast, others refuse
+                    if not casts:
+                        raise Decline("the host knows whether this op casts")
                     fallback.on_meta(form, args, {**kwargs, **dict(zip(outs, targets))})
         except Exception as error:
             return fallback.run(form, args, {**kwargs, **dict(zip(outs, targets))}, error)
@@ -322,6 +325,9 @@ def _out(form, op, fn, layout):
 def _castable(v, target):
     return v.dtype == MS_DTYPE[target.dtype] or torch.can_cast(TORCH_DTYPE[v.dtype], target.dtype)
 
+
+# Ops that are not pointwise, have no argument `dtype`, and convert to the dtype of out=.
+_CASTING = {aten.all, aten.any, aten.cat}
 
 # Ops that copy elements: torch lets out= share no memory with an operand.
 _APART = {aten.cat, aten.gather, aten.index_select, aten.masked_select, aten.take}
