@@ -41,7 +41,7 @@ _COMPLEX_ABS, _REAL, _IMAG, _PROD, _SUM = P.ComplexAbs(), P.Real(), P.Imag(), P.
 _RESHAPE, _GATHER, _SELECT, _STACK = P.Reshape(), P.Gather(), P.Select(), P.Stack(1)
 _CONCAT, _CONCAT_ROWS = P.Concat(-1), P.Concat(-2)
 
-_PRIMITIVE = 64  # columns up to which MindSpore's primitive is the fastest
+_PRIMITIVE = 128  # columns up to which MindSpore's primitive is the fastest
 _PANEL = 64  # columns that are eliminated one by one; more are halved, to be left to MatMul
 
 
@@ -58,7 +58,7 @@ def factor(v):
     if found is None:
         lu, _, pivots = _factor(_RESHAPE(v, (math.prod(batch), m, n)))
         found = _RESHAPE(lu, v.shape), pivots.reshape(*batch, k)
-    zero = diagonal(found[0]).asnumpy() == 0
+    zero = found[0].asnumpy().diagonal(axis1=-2, axis2=-1) == 0
     return *found, np.asarray(np.where(zero.any(-1), zero.argmax(-1) + 1, 0), np.int32)
 
 
