@@ -327,7 +327,7 @@ def _castable(v, target):
 
 
 # Ops that are not pointwise, have no argument `dtype`, and convert to the dtype of out=.
-_CASTING = {aten.all, aten.any, aten.cat}
+_CASTING = {aten.cat, aten.logsumexp, aten.stack, aten.std, aten.var}
 
 # Ops that copy elements: torch lets out= share no memory with an operand.
 _APART = {aten.cat, aten.gather, aten.index_select, aten.masked_select, aten.take}
