@@ -38,7 +38,8 @@ lint: .venv/.ok
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS)
-	@if [ -f tests/conformance/run.py ]; then $(BIN)/python -m tests.conformance.run --check; fi
+	@if [ -f tests/conformance/run.py ]; then $(BIN)/python -m tests.conformance.run --check && \
+		$(BIN)/python -m tests.conformance.run --dtypes --fraction 10 --check; fi
 
 bench: .venv/.ok
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
