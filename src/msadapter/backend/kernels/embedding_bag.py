@@ -6,7 +6,8 @@ Which element is in which bag is read on the host, like every index here.
 import numpy as np
 import torch
 
-from ..registry import Decline, kernel
+from .. import fallback
+from ..registry import Decline, aten, kernel, raw
 from ..storage import cast, constant, ms, read, wrap
 from .index import index_of, values_of, widened
 
@@ -94,16 +95,26 @@ def _maxima(weight, a, used, count):
     return values, read(found)
 
 
-@kernel("_embedding_bag_backward")
 def embedding_bag_backward(
     grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, sparse,
     per_sample_weights, padding_idx=-1,
 ):  # fmt: skip
-    if sparse:
-        raise Decline("no sparse gradients")
     bags = _bag_of(values_of(offsets), indices.numel(), grad.size(0))
     return _backward(grad, indices, bags, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
                      per_sample_weights, padding_idx)  # fmt: skip
+
+
+@raw("_embedding_bag_backward")
+def backward_of_either_layout(grad, *args, **kwargs):
+    """A sparse gradient is torch's own composition, and no value that a kernel returns."""
+    indices, offsets, bags, size, best, num_weights, by_frequency, mode, sparse, weights, *padding = args
+    if sparse:
+        rest = num_weights, by_frequency, mode, weights, *padding
+        return aten._embedding_bag_sparse_backward(grad, indices, offsets, bags, size, *rest, **kwargs)
+    try:
+        return wrap(embedding_bag_backward(grad, *args, **kwargs))
+    except Exception as error:
+        return fallback.run(aten._embedding_bag_backward.default, (grad, *args), kwargs, error)
 
 
 @kernel("_embedding_bag_dense_backward")
