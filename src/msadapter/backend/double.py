@@ -11,6 +11,7 @@ import torch
 
 from . import elementary as E
 from .storage import constant, ms
+from .tracing import lasting
 
 P = ms.ops
 
@@ -23,7 +24,7 @@ FUNCTIONS = {
     "log1p": E.log1p, "expm1": E.expm1, "square": P.Square(), "reciprocal": P.Reciprocal(),
 }  # fmt: skip
 
-_number = functools.lru_cache(4096)(lambda text: constant(float(text), torch.float64))
+_number = functools.lru_cache(4096)(lambda text: lasting(constant(float(text), torch.float64)))
 
 
 def value(x):

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from .. import runtime
 from ..config import config
-from . import storage
+from . import storage, tracing
 from .counters import FALLBACKS, Host
 
 _HOST = torch.device("cpu")
@@ -59,6 +59,8 @@ def run(op, args, kwargs, error=None):
             f"Expected a native MindSpore kernel for {whole}, found none{why}. "
             "MSADAPTER_FALLBACK=error forbids running it on the host; use warn or silent to allow that."
         ) from error
+    if tracing.recording():
+        tracing.active.recorder.fail(f"aten::{name} runs on the host")
     FALLBACKS[name] += 1
     if FALLBACKS[name] == 1 and config.fallback == "warn":
         why = f" ({type(error).__name__}: {_first_line(error)})" if error else ""

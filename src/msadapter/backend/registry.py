@@ -141,6 +141,20 @@ def _timed(name, run):
 # ---------------------------------------------------------------------------------------- one value, three destinations
 
 
+_recording = False
+
+
+def recording(on):
+    """While a call is recorded, every kernel takes the long way, in which each primitive is seen."""
+    global _recording
+    _recording = on
+
+
+def quick():
+    """Whether shortcuts may be taken."""
+    return not _recording
+
+
 def _direct(op, primitive, run, in_place=False):
     """Try `primitive` on the bare buffers; whatever is not plain goes to `run`, errors included.
 
@@ -154,7 +168,7 @@ def _direct(op, primitive, run, in_place=False):
         try:
             s = storage_of(x)
             shape = s.shape
-            if s.dtype is float32 is x.dtype and shape == x.shape and whole(x):
+            if s.dtype is float32 is x.dtype and shape == x.shape and whole(x) and not _recording:
                 hold()
                 try:
                     v = compute([s.buf])
@@ -182,6 +196,7 @@ def _direct(op, primitive, run, in_place=False):
                 and whole(x)
                 and whole(y)
                 and not kwargs
+                and not _recording
             ):
                 hold()
                 try:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from ..registry import LIB, Decline, aten, kernel, raw
 from ..storage import _prim as prim
+from ..tracing import recording
 from ..storage import constant, ms, read, read_fresh, wrap
 from .linalg import add_bias, multiply
 from .softmax import softmax_of
@@ -66,7 +67,7 @@ def fused_backward(grad, query, key, value, attn_bias, wanted, out, probabilitie
 def safe_softmax(x, dim, dtype=None):
     """softmax that gives zeros where a whole row is -inf."""
     dead = (x == -math.inf).all(dim, keepdim=True)
-    if not dead.any():
+    if not recording() and not dead.any():
         return torch.softmax(x, dim, dtype)
     return torch.softmax(x.masked_fill(dead, 0), dim, dtype).masked_fill(dead, 0)
 

@@ -8,6 +8,7 @@ from .. import fallback
 from ..elementary import divide, log
 from ..registry import Decline, aten, kernel, raw
 from ..storage import cast, constant, ms, read, write
+from ..tracing import recording
 from .pointwise import (
     WIDE,
     WIDER,
@@ -418,5 +419,6 @@ def addcdiv(x, a, b, value=1):
     dtype = promoted(x, a, b)
     if not promoted(a, b).is_floating_point:
         raise Decline("addcdiv of integers")
-    wide, fn = WIDER.get(dtype, dtype), _DIV if dtype.is_complex else divide
+    # In a graph the plain primitive: what an optimizer divides by is never a negative zero.
+    wide, fn = WIDER.get(dtype, dtype), _DIV if dtype.is_complex or recording() else divide
     return compute(lambda x, a, b: add_scaled(x, fn(a, b), value, wide), dtype, x, a, b, wide=WIDER)

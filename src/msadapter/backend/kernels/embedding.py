@@ -4,6 +4,7 @@ import torch
 
 from ..registry import Decline, kernel
 from ..storage import broadcast, cast, constant, ms, read
+from ..tracing import traced
 from .index import index_of, moved, moved_back, values_of
 
 P = ms.ops
@@ -36,7 +37,7 @@ def embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad
         g = _DIV(
             g, cast(_RESHAPE(_GATHER(count, i, 0), (-1, 1)), torch.float32 if g.dtype == ms.float32 else grad.dtype)
         )
-    if padding_idx >= 0 and bool((values_of(indices) == padding_idx).any()):
+    if padding_idx >= 0 and (traced(i) or bool((values_of(indices) == padding_idx).any())):
         minus = broadcast(constant(-1, indices.dtype), i.shape)  # UnsortedSegmentSum leaves negative segments out
         out = _SEGMENT_SUM(g, _SELECT(_EQUAL(i, constant(padding_idx, indices.dtype)), minus, i), num_weights)
     else:

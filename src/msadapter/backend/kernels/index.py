@@ -12,8 +12,10 @@ import torch
 from .. import fallback
 from ..registry import Decline, aten, in_place, kernel, raw
 from ..storage import NP_DTYPE, broadcast, cast, constant, from_host, host, ms, read, wrap, wrap_strided
+from ..tracing import expect, look, traced
 
 P = ms.ops
+_CAST = P.Cast()
 _GATHER, _GATHER_ND, _ADD, _SELECT, _LESS = P.Gather(), P.GatherNd(), P.Add(), P.Select(), P.Less()
 _RESHAPE, _TRANSPOSE, _SLICE, _CONCAT, _CONCAT_LAST = P.Reshape(), P.Transpose(), P.Slice(), P.Concat(0), P.Concat(-1)
 _UPDATE, _UPDATE_ADD, _NON_ZERO = P.TensorScatterUpdate(), P.TensorScatterAdd(), P.NonZero()
@@ -51,15 +53,18 @@ def update_add(v, index, s):
 
 def check_range(index, size, low=0):
     """Decline (torch then raises its IndexError) unless low <= index < size everywhere."""
-    a = values_of(index)
-    expect(read(index), low, size) if traced(a) else None
+    a = values_of(index) if index.device.type != "mindspore" else look(read(index))
+    if index.device.type == "mindspore":
+        expect(read(index), low, size)
     if a.size and (a.max() >= size or a.min() < low):
         raise Decline("index out of range")
 
 
 def widened(v):
     """An int32 index as int64, on the host: Cast selects a kernel at each call, which takes 50 times as long."""
-    return v if v.dtype == ms.int64 else ms.Tensor.from_numpy(v.asnumpy().astype(np.int64))
+    if v.dtype == ms.int64:
+        return v
+    return _CAST(v, ms.int64) if traced(v) else ms.Tensor.from_numpy(v.asnumpy().astype(np.int64))
 
 
 _UNSIGNED = {torch.int64: np.uint64, torch.int32: np.uint32}
@@ -70,7 +75,8 @@ def index_of(index, size):
     if index.dtype not in _UNSIGNED:
         raise Decline(f"an index of dtype {index.dtype}")
     v = read(index)
-    a = v.asnumpy()
+    a = look(v)
+    expect(v, 0, size)
     if a.size and a.view(_UNSIGNED[index.dtype]).max() >= size:
         raise Decline("index out of range")
     return v
@@ -98,7 +104,7 @@ def empty(x, shape):
 def nonnegative(index, size):
     """The value of an index whose negative entries count from the end."""
     i = read(index) if index.device.type == "mindspore" else from_host(index.contiguous())
-    if index.numel() and int(values_of(index).min()) < 0:
+    if index.numel() and (traced(i) or int(values_of(index).min()) < 0):
         i = _SELECT(_LESS(i, constant(0, index.dtype)), _ADD(i, constant(size, index.dtype)), i)
     return i
 

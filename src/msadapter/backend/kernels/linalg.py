@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from ..registry import Decline, kernel, raw, shortcut
+from ..registry import Decline, kernel, quick, raw, shortcut
 from ..routes import run_op
 from ..storage import LOCK, TORCH_DTYPE, as_strided, cast, constant, create_empty_tensor, ms, read
 from ..storage import _prim as prim
@@ -149,7 +149,7 @@ def _plain_mm(run):
             s, t = storage_of(a), storage_of(b)
             ta, tb = flag(a, s), flag(b, t)
             (m, k), (rows, n) = a.shape, b.shape
-            if ta is not None and tb is not None and k == rows and k and m and n:
+            if ta is not None and tb is not None and k == rows and k and m and n and quick():
                 with LOCK:
                     v = run_op(_MATMUL[ta, tb], name, (s.buf, t.buf, ta, tb))
                 out = empty((m, n), float32)

@@ -8,6 +8,7 @@ import torch
 from ..elementary import log, log1p, softplus_tail
 from ..registry import Decline, kernel
 from ..storage import broadcast, cast, constant, ms, read
+from ..tracing import expect, lasting, look, traced
 from .pointwise import pair
 from .scatter import elements
 
@@ -15,6 +16,7 @@ from mindspore.ops.auto_generate import gen_ops_prim  # isort: skip
 from mindspore.ops.operations import _grad_ops  # isort: skip
 
 P = ms.ops
+_CAST = P.Cast()
 _ADD, _SUB, _MUL, _DIV, _NEG, _ABS, _SIGN = P.Add(), P.Sub(), P.Mul(), P.Div(), P.Neg(), P.Abs(), P.Sign()
 _RELU, _MAXIMUM = P.ReLU(), P.Maximum()
 _SQUARED_DIFFERENCE, _RESHAPE, _SELECT, _NOT_EQUAL = P.SquaredDifference(), P.Reshape(), P.Select(), P.NotEqual()
@@ -149,7 +151,7 @@ def _check_bce(x, y):
 def binary_cross_entropy(x, target, weight=None, reduction=1):
     _check_bce(x, target)
     if x.numel():
-        p = read(x).asnumpy() if x.dtype is not torch.bfloat16 else np.float32(0)
+        p = look(read(x)) if x.dtype is not torch.bfloat16 else np.float32(0)
         if not (p.min() >= 0 and p.max() <= 1):
             raise Decline("probabilities must be in [0, 1]")
     work = _work(x.dtype)
@@ -197,12 +199,14 @@ def _targets(x, target, ignore_index):
     """Check the class numbers; whether some are ignored."""
     if target.dtype is not torch.int64:
         raise Decline(f"a target of dtype {target.dtype}")
-    a = read(target).asnumpy()
+    v = read(target)
+    a = look(v)
     ignored = a == ignore_index
-    some = bool(ignored.any())
+    some = traced(v) or bool(ignored.any())
     if some:
         a = a[~ignored]
     classes = x.size(0) if x.dim() == 1 else x.size(1)
+    expect(v, 0, classes, but=ignore_index)
     if a.size and (int(a.min()) < 0 or int(a.max()) >= classes):
         raise Decline("target out of bounds")
     return classes, some
@@ -217,9 +221,12 @@ def _labels32(x, target, ignore_index):
     """The class numbers as NLLLoss and its gradient take them without a cast, checked."""
     if target.dtype is not torch.int64:
         raise Decline(f"a target of dtype {target.dtype}")
-    a = read(target).asnumpy()
-    if a.view(np.uint64).max() >= x.size(1):
+    v = read(target)
+    a = look(v)
+    if traced(v) or a.view(np.uint64).max() >= x.size(1):
         _targets(x, target, ignore_index)
+    if traced(v):
+        return _CAST(v, ms.int32)
     return ms.Tensor.from_numpy(a.astype(np.int32))
 
 
@@ -230,7 +237,7 @@ def _class_weights(weight, classes, dtype):
         return cast(read(weight), dtype)
     key = classes, dtype
     if key not in _ONES:
-        _ONES[key] = constant(1, dtype, (classes,))
+        _ONES[key] = lasting(constant(1, dtype, (classes,)))
     return _ONES[key]
 
 

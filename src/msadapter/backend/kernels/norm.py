@@ -14,6 +14,7 @@ from torch._decomp import decomposition_table
 
 from ..registry import Decline, aten, kernel
 from ..storage import cast, constant, ms, read, read_fresh, write
+from ..tracing import lasting, recording
 
 P = ms.ops
 HALF = {torch.float16, torch.bfloat16}  # computed in float32
@@ -41,7 +42,7 @@ def _layer_norm(eps):
 
 @functools.lru_cache(1024)
 def _full(value, n):
-    return constant(value, torch.float32, (n,))
+    return lasting(constant(value, torch.float32, (n,)))
 
 
 def _scratch(n):
@@ -111,6 +112,8 @@ def batch_norm(x, weight, bias, running_mean, running_var, training, momentum, e
     if not training:
         y = _norm(False, eps)(v, scale, shift, _value(running_mean), _value(running_var))[0]
         return _result(y, x), constant(0, dtype, (0,)), constant(0, dtype, (0,))
+    if recording():
+        return _batch_norm_in_graph(x, v, scale, shift, running_mean, running_var, momentum, eps, dtype)
     # The primitive updates the running statistics as torch does, but in place: it gets copies, buffers never change.
     mean, var = (_scratch(n) if r is None else _copy(_value(r)) for r in (running_mean, running_var))
     y, _, _, batch_mean, batch_var = _norm(True, eps, momentum)(v, scale, shift, mean, var)
@@ -118,6 +121,18 @@ def batch_norm(x, weight, bias, running_mean, running_var, training, momentum, e
         if running is not None:
             write(running, value)
     return _result(y, x), cast(batch_mean, dtype), cast(_rstd(batch_var, eps), dtype)
+
+
+def _batch_norm_in_graph(x, v, scale, shift, running_mean, running_var, momentum, eps, dtype):
+    """In a graph nothing is changed in place: the running statistics are computed from the batch's."""
+    n = scale.shape[0]
+    y, _, _, mean, var = _norm(True, eps)(v, scale, shift, _full(0, n), _full(0, n))
+    count = v.size // n
+    for running, new in ((running_mean, mean), (running_var, _MUL(var, constant(count / (count - 1), torch.float32)))):
+        if running is not None:
+            old = _MUL(_value(running), constant(1 - momentum, torch.float32))
+            write(running, _ADD(old, _MUL(new, constant(momentum, torch.float32))))
+    return _result(y, x), cast(mean, dtype), cast(_rstd(var, eps), dtype)
 
 
 def _copy(v):

@@ -9,6 +9,7 @@ from .. import elementary as E
 from .. import fallback
 from ..registry import Decline, aten, kernel, raw
 from ..storage import MS_DTYPE, as_strided, broadcast, cast, constant, ms, read, write
+from ..tracing import lasting, traced
 
 P = ms.ops
 
@@ -20,7 +21,7 @@ WIDER = {**WIDE, torch.float16: torch.float32}  # for kernels of several primiti
 # ----------------------------------------------------------------------------------------------- operands and promotion
 
 
-_cached = functools.lru_cache(1024)(constant)
+_cached = functools.lru_cache(1024)(lambda value, dtype: lasting(constant(value, dtype)))
 
 
 def scalar(value, dtype):
@@ -103,8 +104,8 @@ def isnan(v):
 
 
 def has_nan(v):
-    """Whether v has a NaN: numpy's maximum, which is one, is found faster than anything with it is computed."""
-    return bool(v.size) and math.isnan(v.asnumpy().max())
+    """Whether v has a NaN, or might: numpy's maximum, which is one, is found faster than anything with it is computed."""
+    return traced(v) or bool(v.size) and math.isnan(v.asnumpy().max())
 
 
 _ABS, _ADD, _MUL, _SUB, _DIV, _TRUNC, _RINT = P.Abs(), P.Add(), P.Mul(), P.Sub(), P.RealDiv(), P.Trunc(), P.Rint()

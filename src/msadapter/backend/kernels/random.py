@@ -7,6 +7,7 @@ import torch
 
 from ..registry import aten, kernel, raw
 from ..storage import MS_DTYPE, cast, constant, from_host, ms, read, resize_output, write
+from ..tracing import drawn, traced
 
 _MUL = ms.ops.Mul()
 
@@ -23,8 +24,8 @@ def _fill(name):
 
     @raw(name)
     def fill(x, *args, **kwargs):
-        drawn = sample(_host_like(x), *args, **kwargs)
-        write(x, from_host(drawn.contiguous()))
+        like = _host_like(x)  # its geometry now: a later run draws for the same
+        write(x, drawn(lambda: from_host(sample(torch.empty_like(like), *args, **kwargs).contiguous())))
         return x
 
 
@@ -46,7 +47,10 @@ def _draw(name, *names):
 
     @kernel(name, *names)
     def draw(*args, **kwargs):
-        return from_host(sample(*map(_host, args), **kwargs).contiguous())
+        if any(isinstance(a, torch.Tensor) and traced(read(a)) for a in args):
+            return from_host(sample(*map(_host, args), **kwargs).contiguous())  # a recording ends here: it reads values
+        given = tuple(map(_host, args))
+        return drawn(lambda: from_host(sample(*given, **kwargs).contiguous()))
 
 
 for _name in ("bernoulli", "bernoulli.p", "multinomial", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet",
@@ -61,9 +65,9 @@ def _draw_into(name):
 
     @raw(name)
     def draw(*args, out, **kwargs):
-        drawn = sample(*map(_host, args), out=_host_like(out), **kwargs)
-        resize_output(out, drawn.shape)
-        write(out, from_host(drawn.contiguous()))
+        values = sample(*map(_host, args), out=_host_like(out), **kwargs)
+        resize_output(out, values.shape)
+        write(out, from_host(values.contiguous()))
         return out
 
 
@@ -79,9 +83,9 @@ def bernoulli_(x, p, generator=None):
 
 @raw("randperm.generator_out")
 def randperm(n, generator=None, out=None):
-    drawn = torch.randperm(n, generator=generator, dtype=out.dtype, device="cpu")
-    out.resize_(drawn.shape)
-    write(out, from_host(drawn))
+    dtype = out.dtype
+    out.resize_((n,))
+    write(out, drawn(lambda: from_host(torch.randperm(n, generator=generator, dtype=dtype, device="cpu"))))
     return out
 
 
@@ -97,10 +101,17 @@ def native_dropout(x, p, train):
         return _MUL(read(x), constant(1, x.dtype)), constant(True, torch.bool, tuple(x.shape))
     if p == 1:
         return _MUL(read(x), constant(0, x.dtype)), constant(False, torch.bool, tuple(x.shape))
-    noise = _host_like(x).bernoulli_(1 - p)
+    like = _host_like(x)
+    mask, noise = drawn(lambda: _dropout_mask(like, p))
+    mask.noise = noise  # what backward multiplies by, without a cast of the mask
+    return _MUL(read(x), noise), mask
+
+
+def _dropout_mask(like, p):
+    """(mask, noise): noise is 0 or 1/(1-p), laid out as `like`."""
+    noise = torch.empty_like(like).bernoulli_(1 - p)
     mask = from_host(noise.bool().contiguous())
-    mask.noise = from_host(noise.div_(1 - p).contiguous())  # what backward multiplies by, without a cast of the mask
-    return _MUL(read(x), mask.noise), mask
+    return mask, from_host(noise.div_(1 - p).contiguous())
 
 
 @kernel("native_dropout_backward")

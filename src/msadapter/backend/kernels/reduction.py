@@ -8,6 +8,7 @@ from mindspore.ops.auto_generate import gen_ops_prim as prim
 from ..elementary import divide, exp, log
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read
+from ..tracing import traced
 from .pointwise import WIDE, WIDER, as_bool, decline_complex, isnan, to_float
 
 P = ms.ops
@@ -266,7 +267,7 @@ def extremum_with_index(x, dim, keepdim, largest):
     index, value = with_index(v, dims[0], keepdim, largest)
     if x.dtype.is_floating_point:
         nan = isnan(v)
-        if P.ReduceAny()(nan).asnumpy():
+        if traced(nan) or P.ReduceAny()(nan).asnumpy():
             bad = _ANY[keepdim](nan, dims)
             first, _ = with_index(
                 _SELECT(nan, constant(1, torch.float32), constant(0, torch.float32)), dims[0], keepdim, True

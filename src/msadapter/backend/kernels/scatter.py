@@ -12,6 +12,7 @@ import torch
 
 from ..registry import Decline, kernel
 from ..storage import cast, constant, ms, read, wrap
+from ..tracing import lasting
 from .index import check_dim, index_of, moved, moved_back, same_dtype, values_of, widened
 
 P = ms.ops
@@ -143,7 +144,7 @@ def _base(shape, dim, size):
     for d, n in enumerate(size):
         if d != dim:
             base += (np.arange(n) * math.prod(shape[d + 1 :])).reshape([-1 if k == d else 1 for k in range(len(size))])
-    return ms.Tensor.from_numpy(base)
+    return lasting(ms.Tensor.from_numpy(base))
 
 
 @kernel("scatter_reduce.two")

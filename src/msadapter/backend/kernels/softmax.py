@@ -9,6 +9,7 @@ from mindspore.ops.auto_generate import gen_ops_prim as prim
 from ..elementary import exp, in_double
 from ..registry import Decline, kernel
 from ..storage import TORCH_DTYPE, cast, constant, ms, read
+from ..tracing import traced
 from .pointwise import WIDER
 from .reduction import dims_of
 
@@ -29,7 +30,7 @@ def softmax_of(v, dim):
 def _safe_softmax_of(v, dim):
     """As `softmax_of`, with zeros for a row of -inf."""
     y = softmax_of(v, dim)
-    if not np.isnan(y.asnumpy()).any():
+    if not traced(y) and not np.isnan(y.asnumpy()).any():
         return y
     dtype = TORCH_DTYPE[v.dtype]
     return _MASKED_FILL(y, _ALL(_EQ(v, constant(-math.inf, dtype)), (dim,)), constant(0, dtype))

@@ -1,0 +1,1 @@
+"""Static graphs: one call of a function recorded, lowered to MindSpore primitives, compiled, and run instead of it."""

@@ -1,0 +1,387 @@
+"""Recording: one eager call of a function, written down as MindSpore primitives on named values.
+
+The call runs as always, kernel by kernel. A dispatch mode sees every ATen op (forward, backward, optimizer) and, while
+its kernel runs, every MindSpore primitive the kernel calls. Nothing has to be made functional afterwards: a storage's
+buffer is never changed, only replaced (storage.py), so the primitives are already a program in which each value is
+assigned once, and a write is the buffer that a storage holds at the end.
+
+A value comes from one of these (`Source`):
+    storage    the buffer of a storage that was there before: a parameter, optimizer state, a buffer, a gradient
+    argument   a tensor among the call's arguments, on the device or on the host
+    draw       random numbers that a kernel drew on the host; drawn anew in each run, in the same order
+    prelude    found from the arguments before each run, because its shape depends on their values (a mask's indices)
+    constant   made by a kernel from numbers and shapes
+    primitive  an earlier line of the recording
+
+Whatever else could influence the result is noticed and makes the recording unusable, with a reason: a value read by the
+host, an op that ran on the host, a host tensor made on the way, a primitive on a value of unknown origin.
+"""
+
+import dataclasses
+import functools
+import sys
+import threading
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from ..backend import registry, storage, tracing
+from ..backend.storage import ms
+from ..backend.tracing import CannotCapture
+
+Primitive = ms.ops.Primitive
+DYNAMIC = {"NonZero", "MaskedSelect", "UniqueConsecutive", "Unique"}
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+    """One `ms.Tensor` of the recording."""
+
+    source: str  # "storage", "argument", "host argument", "draw", "constant", "primitive"
+    origin: object  # what it comes from: a storage, an argument's number, (draw, part), a NumPy array, a Line
+    tensor: object  # kept, so that its id stays its own
+    node: object = None  # the ATen op that made it
+    shape: tuple = ()
+    dtype: object = None
+
+
+@dataclasses.dataclass(eq=False)
+class Line:
+    """A call of a primitive."""
+
+    primitive: object
+    args: tuple  # of Value, Python values, and tuples or lists of them
+    outputs: list  # of Value
+    single: bool  # whether it returns one tensor, not a tuple
+    node: object
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    """An ATen op."""
+
+    name: str
+    where: str  # "train.py:12", or "backward"
+    shapes: tuple  # of its results
+    scalars: tuple  # its Python numbers
+    region: object = None  # the host call (optimizer.step) that it belongs to
+    constants: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(eq=False)
+class Read:
+    """A number that the program took from the device (`.item()`)."""
+
+    value: Value
+    number: object
+    node: Node
+
+
+class Recorder(TorchDispatchMode):
+    """Records what runs inside `with recorder:`.
+
+    arguments: the call's tensors, in order.
+    """
+
+    def __init__(self, arguments=()):
+        super().__init__()
+        self.reason = None  # why this recording is of no use
+        self.values = {}  # id(ms.Tensor) -> Value
+        self.lines, self.nodes, self.draws, self.reads, self.expected = [], [], [], [], {}
+        self.storages = {}  # id(storage) -> (storage, its first Value), those that were there before
+        self.leaves = {}  # id(tensor) -> (tensor, its gradient before)
+        self.born = {}  # id(storage) -> storage, those made on the way
+        self.host_arguments = {}  # address -> (number, bytes)
+        self.regions, self.region = [], None
+        self._node, self._depth = None, 0
+        for i, x in enumerate(arguments):
+            self._argument(i, x)
+
+    # ------------------------------------------------------------------------------------------------- from the program
+
+    def __enter__(self):
+        _hooks.install()
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        _hooks.remove()
+        return super().__exit__(*exception)
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        leaves = tree_leaves((args, kwargs))
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        on_device = [x for x in tensors if x.device.type == "mindspore"]
+        if self.reason is not None or tracing.active.recorder is not None:
+            return op(*args, **kwargs)
+        for x in on_device:
+            self.see(x)
+        name = op._schema.name.removeprefix("aten::")
+        node = Node(name, _where(), (), tuple(x for x in leaves if type(x) in (int, float, bool, complex)), self.region)
+        self.nodes.append(node)
+        self._host_operands(node, tensors, on_device)
+        if name == "_local_scalar_dense" and on_device:
+            return self._item(op, args, node)
+        self._node, tracing.active.recorder = node, self
+        try:
+            result = op(*args, **kwargs)
+        finally:
+            self._node, tracing.active.recorder = None, None
+        found = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        node.shapes = tuple(tuple(x.shape) for x in found)
+        for x in found:
+            if x.device.type == "mindspore":
+                s = x.untyped_storage()
+                if id(s) not in self.storages:
+                    self.born[id(s)] = s
+            elif on_device:
+                self.fail(f"aten::{name} brings a value to the host", node)
+        return result
+
+    def see(self, x):
+        """Note a device tensor that an op takes: state that was there before, unless it was made on the way."""
+        s = x.untyped_storage()
+        if x.requires_grad and x.is_leaf and id(x) not in self.leaves:
+            self.leaves[id(x)] = (x, x.grad)
+            if x.grad is not None:
+                self.see(x.grad)
+        if id(s) in self.storages or id(s) in self.born:
+            return
+        self._keep(s, "storage", s)
+
+    def _keep(self, s, source, origin):
+        if getattr(s, "buf", None) is None:
+            if not hasattr(s, "pending"):
+                return
+            storage._materialize(s)
+        if id(s.buf) in self.values:  # a clone shares its original's buffer: from here on they differ
+            s.buf = _alias(s.buf)
+        value = self._new(source, origin, s.buf)
+        self.storages[id(s)] = (s, value)
+
+    def _argument(self, i, x):
+        if x.device.type == "mindspore":
+            if x.requires_grad and x.is_leaf:
+                self.leaves[id(x)] = (x, x.grad)
+            s = x.untyped_storage()
+            if id(s) not in self.storages:
+                self._keep(s, "argument", i)
+        elif x.numel():
+            self.host_arguments[x.data_ptr()] = (i, x.numel() * x.element_size())
+
+    def _host_operands(self, node, tensors, on_device):
+        for x in tensors:
+            if x.device.type == "cpu" and x.dim() and x.numel() and on_device and x.data_ptr() not in self.host_arguments:
+                if node.region is None:
+                    self.fail("a host tensor that is no argument meets the device", node)
+
+    def _item(self, op, args, node):
+        number = op(*args)
+        x = args[0]
+        value = self.values.get(id(x.untyped_storage().buf))
+        if value is None or x.untyped_storage().buf.size != 1:
+            self.fail("a value is read back", node)
+        elif value.source != "constant":
+            self.reads.append(Read(value, number, node))
+        return number
+
+    def fail(self, reason, node=None):
+        """This recording is of no use; the first reason is kept."""
+        if self.reason is None:
+            node = node or self._node
+            self.reason = reason + (f" ({node.where}, aten::{node.name})" if node else "")
+
+    # ---------------------------------------------------------------------------------------------------- from kernels
+
+    def varies(self, v):
+        value = self.values.get(id(v))
+        if value is None:
+            return not getattr(v, "lasting", False)
+        return self._varies(value)
+
+    @staticmethod
+    def _varies(value):
+        """What an optimizer makes of its numbers varies too: they change with the step."""
+        return value.source != "constant" or (value.node is not None and value.node.region is not None)
+
+    def expect(self, v, low, high, but):
+        value = self.values.get(id(v))
+        if value is not None and value.source in ("argument", "host argument", "storage"):
+            self.expected[id(value), low, high] = (value, low, high, but)
+
+    def drawn(self, draw, v):
+        parts = v if isinstance(v, tuple) else (v,)
+        number = len(self.draws)
+        self.draws.append(draw)
+        for k, part in enumerate(parts):
+            self._new("draw", (number, k), part)
+
+    def made(self, v, array):
+        """A kernel made v from an array."""
+        place = array.__array_interface__["data"][0]
+        i, size = self.host_arguments.get(place, (None, None))
+        if i is not None and size == array.nbytes:
+            self._new("host argument", i, v)
+            return
+        value = self._new("constant", array, v)
+        self._node.constants.append(value)
+
+    def called(self, primitive, args, result):
+        single = not isinstance(result, (tuple, list))
+        results = [result] if single else list(result)
+        if all(any(r is a for a in args) for r in results):  # it returned its operand
+            return
+        known = tuple(self._operand(a) for a in args)
+        if not any(self._varies(x) for x in tree_leaves(known) if isinstance(x, Value)):
+            for r in results:  # constants alone: folded
+                self._new("constant", tracing.look(r), r)
+            return
+        if primitive.name in DYNAMIC:
+            if all(x.source == "argument" for x in known if isinstance(x, Value)):  # found before each run
+                for k, r in enumerate(results):
+                    self._new("prelude", (primitive, known, k), r)
+                return
+            self.fail("the shape of its result depends on values")
+        line = Line(primitive, known, [], single, self._node)
+        for r in results:
+            old = self.values.get(id(r))
+            line.outputs.append(old if old is not None else self._new("primitive", line, r))
+        self.lines.append(line)
+
+    def _operand(self, a):
+        if isinstance(a, ms.Tensor):
+            value = self.values.get(id(a))
+            if value is None and getattr(a, "lasting", False):
+                return self._new("constant", tracing.look(a), a)
+            if value is None:
+                self.fail("a primitive takes a value of unknown origin")
+            return value
+        if isinstance(a, (tuple, list)):
+            return type(a)(self._operand(x) for x in a)
+        return a
+
+    def _new(self, source, origin, v):
+        value = Value(source, origin, v, self._node, tuple(v.shape), v.dtype)
+        self.values[id(v)] = value
+        return value
+
+
+def _alias(v):
+    return ms.Tensor.from_numpy(v.asnumpy()) if v.dtype != ms.bfloat16 else v.copy()
+
+
+_OURS = ("/torch/", "/msadapter/", "<")
+
+
+def _where():
+    """The user's line that is running."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not any(part in name for part in _OURS):
+            return f"{name.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "backward"
+
+
+# --------------------------------------------------------------------------------------------------- hooks in MindSpore
+
+
+class _Hooks:
+    """While somebody records: every primitive, and what makes and reads tensors, tells the thread's recorder."""
+
+    def __init__(self):
+        self._lock, self._users, self._undo = threading.Lock(), 0, []
+
+    def install(self):
+        with self._lock:
+            self._users += 1
+            if self._users > 1:
+                return
+            registry.recording(True)
+            for cls in _subclasses(Primitive):
+                if "__call__" in cls.__dict__:
+                    self._replace(cls, "__call__", _hooked_call(cls.__dict__["__call__"]))
+            self._replace(ms.Tensor, "from_numpy", staticmethod(_hooked_from_numpy(ms.Tensor.from_numpy)))
+            self._replace(ms.Tensor, "asnumpy", _hooked_asnumpy(ms.Tensor.asnumpy))
+
+    def remove(self):
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            for owner, name, own in reversed(self._undo):
+                setattr(owner, name, own) if own is not None else delattr(owner, name)
+            self._undo.clear()
+            registry.recording(False)
+
+    def _replace(self, owner, name, new):
+        self._undo.append((owner, name, owner.__dict__.get(name)))
+        setattr(owner, name, new)
+
+
+_hooks = _Hooks()
+
+
+def _subclasses(cls):
+    found, todo = {cls}, [cls]
+    while todo:
+        for sub in todo.pop().__subclasses__():
+            if sub not in found:
+                found.add(sub)
+                todo.append(sub)
+    return found
+
+
+def _hooked_call(call):
+    @functools.wraps(call)
+    def hooked(self, *args, **kwargs):
+        recorder = tracing.active.recorder
+        if recorder is None or recorder._depth or not any(isinstance(a, ms.Tensor) for a in tree_leaves(args)):
+            return call(self, *args, **kwargs)
+        recorder._depth = 1
+        try:
+            result = call(self, *args, **kwargs)
+        finally:
+            recorder._depth = 0
+        if kwargs:
+            recorder.fail(f"primitive {self.name} is called by keywords")
+        recorder.called(self, args, result)
+        return result
+
+    return hooked
+
+
+def _hooked_from_numpy(make):
+    def from_numpy(array):
+        v = make(array)
+        if tracing.active.recorder is not None:
+            tracing.active.recorder.made(v, array)
+        return v
+
+    return from_numpy
+
+
+def _hooked_asnumpy(read):
+    @functools.wraps(read)
+    def asnumpy(self):
+        recorder = tracing.active.recorder
+        if recorder is not None and recorder.varies(self):
+            frame = sys._getframe(1)
+            if __import__("os").environ.get("TB"): __import__("traceback").print_stack(limit=9)
+            place = f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+            recorder.fail(f"its kernel decides by values, {place}")
+        return read(self)
+
+    return asnumpy
+
+
+def arguments_of(tree):
+    """(tensors, everything else, structure) of a call's arguments."""
+    leaves, spec = tree_flatten(tree)
+    return [x for x in leaves if isinstance(x, torch.Tensor)], leaves, spec
+
+
+__all__ = ["CannotCapture", "Line", "Node", "Recorder", "Value", "arguments_of", "np"]
