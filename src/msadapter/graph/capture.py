@@ -45,6 +45,7 @@ class Value:
     node: object = None  # the ATen op that made it
     shape: tuple = ()
     dtype: object = None
+    varying: bool = False  # a constant that each run gives anew: an optimizer's number
 
 
 @dataclasses.dataclass(eq=False)
@@ -370,7 +371,6 @@ def _hooked_asnumpy(read):
         recorder = tracing.active.recorder
         if recorder is not None and recorder.varies(self):
             frame = sys._getframe(1)
-            if __import__("os").environ.get("TB"): __import__("traceback").print_stack(limit=9)
             place = f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
             recorder.fail(f"its kernel decides by values, {place}")
         return read(self)

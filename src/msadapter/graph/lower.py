@@ -1,0 +1,303 @@
+"""Lowering: a recording as a straight-line Python function of MindSpore primitives, which `ms.jit` compiles.
+
+    program = Program(recorder.lines, outputs)
+    program.source()            the function, readable: one line a primitive, under the ATen op that it is for
+    program.run(tensors)        compile at first, then run; tensors in the order of program.inputs
+
+Lines that nothing needs are left out, equal lines are written once, and what only looks at memory in another way (a
+MindSpore view) becomes the reshape, slice and transpose that a graph has.
+"""
+
+import hashlib
+import importlib.util
+import math
+import pathlib
+import sys
+
+import mindspore.common.dtype as mstype
+import numpy as np
+from torch.utils._pytree import tree_leaves
+
+from ..backend.storage import ms
+from .capture import Line, Value
+
+_ALIASES = {"Contiguous", "Identity"}
+
+
+class Program:
+    """What computes `outputs` (Values) from `inputs`: those Values that the lines need and do not make themselves."""
+
+    def __init__(self, lines, outputs):
+        self._same = {}  # Value -> the Value that stands for it
+        self._lines = self._simplified(lines, outputs)
+        self.outputs = [self._of(v) for v in outputs]
+        made = {v for line in self._lines for v in line.outputs}
+        used = dict.fromkeys(v for line in self._lines for v in _values(line.args) if v not in made)
+        self.inputs = [v for v in used if v.source != "constant" or v.varying]
+        self.constants = [v for v in used if v.source == "constant" and not v.varying]
+        self.computed = [v for v in dict.fromkeys(self.outputs) if v in made]
+        self._function = None
+
+    # ---------------------------------------------------------------------------------------------------- simplifying
+
+    def _of(self, v):
+        while v in self._same:
+            v = self._same[v]
+        return v
+
+    def _simplified(self, lines, outputs):
+        seen, kept = {}, []
+        for line in lines:
+            args = _mapped(line.args, self._of)
+            if line.primitive.name in _ALIASES or _unchanged(line, args):
+                self._same[line.outputs[0]] = args[0]
+                continue
+            key = (line.primitive.name, repr(sorted(line.primitive.attrs.items(), key=str)), _key(args))
+            if key in seen:
+                for v, old in zip(line.outputs, seen[key].outputs):
+                    self._same[v] = old
+                continue
+            line = Line(line.primitive, args, line.outputs, line.single, line.node)
+            seen[key] = line
+            kept.append(line)
+        needed, alive = {self._of(v) for v in outputs}, []
+        for line in reversed(kept):
+            if any(v in needed for v in line.outputs):
+                alive.append(line)
+                needed.update(_values(line.args))
+        return alive[::-1]
+
+    # --------------------------------------------------------------------------------------------------------- writing
+
+    def source(self):
+        """The Python module: primitives, then the function `step`."""
+        return _Writer(self).text
+
+    def content(self):
+        """A name for the program: equal programs have equal names."""
+        digest = hashlib.sha256(self.source().encode())
+        for v in self.constants:
+            digest.update(np.ascontiguousarray(v.origin).tobytes())
+        return digest.hexdigest()[:24]
+
+    # --------------------------------------------------------------------------------------------------------- running
+
+    def compile(self, folder):
+        """Write the module into `folder` and let MindSpore compile its function."""
+        name = f"msadapter_graph_{self.content()}"
+        path = pathlib.Path(folder) / f"{name}.py"
+        if not path.exists():
+            temporary = path.with_suffix(f".{id(self)}.tmp")
+            temporary.write_text(self.source())
+            temporary.replace(path)
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # MindSpore's parser looks the source up there
+        spec.loader.exec_module(module)
+        for i, v in enumerate(self.constants):
+            setattr(module, f"c{i}", v.tensor)
+        self._function = ms.jit(module.step)
+
+    def run(self, tensors):
+        """The values of `computed`, as `ms.Tensor`s."""
+        result = self._function(*tensors)
+        return result if isinstance(result, (tuple, list)) else (result,)
+
+
+def _values(tree):
+    return [x for x in tree_leaves(tree) if isinstance(x, Value)]
+
+
+def _mapped(args, of):
+    return tuple(
+        of(a) if isinstance(a, Value) else type(a)(_mapped(a, of)) if isinstance(a, (tuple, list)) else a for a in args
+    )
+
+
+def _key(args):
+    return tuple(
+        ("v", id(a)) if isinstance(a, Value) else _key(a) if isinstance(a, (tuple, list)) else (type(a), repr(a)) for a in args
+    )
+
+
+def _unchanged(line, args):
+    """Whether the line gives what it takes: a reshape to the same shape, a cast to the same type."""
+    if line.primitive.name not in ("Reshape", "Cast") or not isinstance(args[0], Value):
+        return False
+    out = line.outputs[0]
+    return out.shape == args[0].shape and out.dtype == args[0].dtype
+
+
+class _Writer:
+    """Names for everything, and the text."""
+
+    def __init__(self, program):
+        self.program, self.names, self.primitives, self.body = program, {}, {}, []
+        for i, v in enumerate(program.inputs):
+            self.names[v] = f"x{i}"
+        for i, v in enumerate(program.constants):
+            self.names[v] = f"c{i}"
+        node = None
+        for line in program._lines:
+            if line.node is not node and line.node is not None:
+                node = line.node
+                self.body.append(f"# {node.name}  {node.where}")
+            self._line(line)
+        results = ", ".join(self.names[v] for v in program.computed)
+        self.body.append(f"return ({results},)")
+        self.text = self._module()
+
+    def _module(self):
+        lines = [
+            '"""Written by msadapter: one recorded call, in MindSpore primitives."""',
+            "import mindspore.common.dtype as mstype",
+        ]
+        made = [f"{name} = {text}" for text, name in self.primitives.items()]
+        modules = sorted({text.split("(")[0].rsplit(".", 1)[0] for text in self.primitives})
+        lines += [f"import {module}" for module in modules]
+        parameters = ", ".join(self.names[v] for v in self.program.inputs)
+        return "\n".join([*lines, "", *made, "", "", f"def step({parameters}):", *("    " + line for line in self.body), ""])
+
+    def _line(self, line):
+        if line.primitive.name == "AsStrided":
+            self._view(line)
+            return
+        call = f"{self._primitive(line.primitive)}({', '.join(self._arg(a) for a in line.args)})"
+        if line.single:
+            self._assign(line.outputs[0], call)
+            return
+        names = []
+        for v in line.outputs:
+            self.names[v] = f"t{len(self.names)}"
+            names.append(self.names[v])
+        self.body.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}")
+
+    def _assign(self, v, call):
+        self.names[v] = f"t{len(self.names)}"
+        self.body.append(f"{self.names[v]} = {call}  # {_dtype_name(v)}{list(v.shape)}")
+
+    def _arg(self, a):
+        if isinstance(a, Value):
+            return self.names[a]
+        if isinstance(a, (tuple, list)):
+            inner = ", ".join(self._arg(x) for x in a)
+            return f"[{inner}]" if isinstance(a, list) else f"({inner}{',' if len(a) == 1 else ''})"
+        return _literal(a)
+
+    def _primitive(self, p):
+        return self._named(_constructor(p))
+
+    def _named(self, text):
+        if text not in self.primitives:
+            kind = text.split("(")[0].rsplit(".", 1)[1]
+            self.primitives[text] = f"{kind}_{len(self.primitives)}"
+        return self.primitives[text]
+
+    # A MindSpore view of a buffer, as reshape, slice, transpose and broadcast.
+
+    def _view(self, line):
+        v, size, stride, offset = line.args
+        out, text = line.outputs[0], self.names[v]
+        for step in view_steps(v.shape, tuple(size), tuple(stride), offset):
+            kind, *args = step
+            call = f"{self._named(_GRAPH_VIEWS[kind].format(*args))}({', '.join([text, *map(repr, args[: _TAKEN[kind]])])})"
+            name = f"t{len(self.names)}_{len(self.body)}"
+            self.body.append(f"{name} = {call}")
+            text = name
+        self.names[out] = text
+
+
+_OPS = "mindspore.ops.auto_generate.gen_ops_prim"
+_GRAPH_VIEWS = {
+    "reshape": f"{_OPS}.Reshape()", "transpose": f"{_OPS}.Transpose()", "slice": f"{_OPS}.Slice()",
+    "broadcast": f"{_OPS}.BroadcastTo({{0!r}})", "gather": f"{_OPS}.Gather()",
+}  # fmt: skip
+_TAKEN = {"reshape": 1, "transpose": 1, "slice": 2, "broadcast": 0}
+
+
+def view_steps(shape, size, stride, offset):
+    """How to make the view (size, stride, offset) of a buffer of `shape` by reshape, slice, transpose and broadcast.
+
+    The view's dimensions, from large strides to small, are joined where they lie without gaps. Each stride that is left
+    must be a multiple of the next: then they split the memory into a grid with one dimension for each, of which the view
+    is a box, its dimensions in another order. ValueError where it is none.
+    """
+    moving = sorted((d for d in range(len(size)) if size[d] > 1 and stride[d]), key=lambda d: -stride[d])
+    if 0 in size or any(stride[d] < 0 for d in moving):
+        raise ValueError("a view of nothing, or one that goes backwards")
+    joined = []  # [stride, length]
+    for d in moving:
+        if joined and joined[-1][0] == stride[d] * size[d]:
+            joined[-1] = [stride[d], joined[-1][1] * size[d]]
+        else:
+            joined.append([stride[d], size[d]])
+    if not joined or joined[-1][0] != 1:
+        joined.append([1, 1])
+    steps, count = [s for s, _ in joined], math.prod(shape)
+    if count % steps[0] or any(a % b or a == b for a, b in zip(steps, steps[1:])):
+        raise ValueError("strides that do not divide each other")
+    grid = [count // steps[0], *(a // b for a, b in zip(steps, steps[1:]))]
+    begin, length = [], [n for _, n in joined]
+    for s in steps:
+        begin.append(offset // s)
+        offset %= s
+    if any(b + n > g for b, n, g in zip(begin, length, grid)):
+        raise ValueError("a box that leaves the grid")
+    found, at = [], tuple(shape)
+
+    def reshape(to):
+        nonlocal at
+        if at != tuple(to):
+            found.append(("reshape", tuple(to)))
+            at = tuple(to)
+
+    if length != grid:
+        reshape(grid)
+        found.append(("slice", tuple(begin), tuple(length)))
+        at = tuple(length)
+    reshape([size[d] for d in moving])
+    order = sorted(range(len(moving)), key=lambda i: moving[i])
+    if order != sorted(order):
+        found.append(("transpose", tuple(order)))
+        at = tuple(at[i] for i in order)
+    reshape([n if d in moving else 1 for d, n in enumerate(size)])
+    if at != tuple(size):
+        found.append(("broadcast", tuple(size)))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- literals
+
+
+def _dtype_name(v):
+    return str(v.dtype).lower()
+
+
+def _literal(a):
+    if isinstance(a, mstype.Type if hasattr(mstype, "Type") else ()) or type(a).__module__.startswith("mindspore"):
+        name = next((n for n, t in vars(mstype).items() if t is a or (not callable(t) and _equal(t, a))), None)
+        if name is None:
+            raise ValueError(f"no text for {a!r}")
+        return f"mstype.{name}"
+    if a is None or isinstance(a, (bool, int, str)):
+        return repr(a)
+    if isinstance(a, float):
+        return repr(a) if math.isfinite(a) else f"float('{a}')"
+    if isinstance(a, (tuple, list)):
+        inner = ", ".join(map(_literal, a))
+        return f"[{inner}]" if isinstance(a, list) else f"({inner}{',' if len(a) == 1 else ''})"
+    raise ValueError(f"no text for {a!r}")
+
+
+def _equal(a, b):
+    try:
+        return type(a) is type(b) and a == b
+    except Exception:
+        return False
+
+
+def _constructor(p):
+    """The text that makes a primitive like p."""
+    cls = type(p)
+    attributes = ", ".join(f"{k}={_literal(v)}" for k, v in p.init_attrs.items())
+    return f"{cls.__module__}.{cls.__qualname__}({attributes})"
