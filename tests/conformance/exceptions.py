@@ -35,6 +35,7 @@ UP_TO_PHASE = {
 WHICH_OF_EQUALS = {
     "argsort": (0, "the CPU's unstable sort decides"),
     "kthvalue": (1, "the CPU's partition decides"),
+    "mode": (0, "the CPU's unstable sort decides"),
     "sort": (0, "the CPU's unstable sort decides"),
     "topk": (1, "the CPU's partition decides"),
 }
