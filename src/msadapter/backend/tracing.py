@@ -57,3 +57,8 @@ def drawn(draw):
     if active.recorder is not None:
         active.recorder.drawn(draw, v)
     return v
+
+
+def moved(source, make):
+    """`make()`: the host tensor `source` as an `ms.Tensor`, perhaps of another dtype."""
+    return make() if active.recorder is None else active.recorder.moved(source, make)

@@ -229,6 +229,21 @@ class Recorder(TorchDispatchMode):
         value = self._new("constant", array, v)
         self._node.constants.append(value)
 
+    def moved(self, source, make):
+        """A copy to the device: of an argument, which each run copies anew, or of what Python numbers made."""
+        i, size = self.host_arguments.get(source.data_ptr(), (None, None))
+        if i is None or size != source.numel() * source.element_size():
+            if source.dim() and source.numel() and self._node.region is None:
+                self.fail("a host tensor that is no argument goes to the device")
+            return make()
+        tracing.active.recorder = None
+        try:
+            v = make()
+        finally:
+            tracing.active.recorder = self
+        self._new("host argument", i, v)
+        return v
+
     def called(self, primitive, args, result):
         single = not isinstance(result, (tuple, list))
         results = [result] if single else list(result)

@@ -6,6 +6,7 @@ from .. import fallback, storage
 from ..counters import Host
 from ..registry import LIB, aten, raw
 from ..storage import _META, as_strided, capacity, new_empty, read, read_fresh, wrap, write
+from ..tracing import moved
 
 # ---------------------------------------------------------------------------------------------------------- factories
 
@@ -122,6 +123,10 @@ def set_empty(x):
 # ------------------------------------------------------------------------------------------------------------- copies
 
 
+def _own(src, dtype):
+    return src.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+
 @raw("_copy_from")
 def copy_from(src, dst, non_blocking=False):
     if not fallback.is_device(dst):  # device -> host
@@ -129,7 +134,7 @@ def copy_from(src, dst, non_blocking=False):
         dst.copy_(storage.host(src))
         return dst
     if not fallback.is_device(src):  # host -> device: our own copy, the host tensor may change later
-        value = storage.from_host(src.detach().to(dst.dtype, copy=True, memory_format=torch.contiguous_format))
+        value = moved(src, lambda: storage.from_host(_own(src, dst.dtype)))
     else:
         value = storage.cast(read_fresh(src), dst.dtype) if src.dtype is not dst.dtype else read_fresh(src)
     shape = tuple(dst.shape)
