@@ -55,6 +55,14 @@ WIDER: dict[str, tuple[float, float, str]] = {
         3e-2,
         "a softmax of logits in the hundreds, rounded to bfloat16",
     ),
+    "pca_lowrank complex64": (1e-3, 1e-3, "its gradient divides by differences of squared singular values"),
+    "svd_lowrank complex64": (1e-3, 1e-3, "its gradient divides by differences of squared singular values"),
+}
+
+# Not differentiated twice in float32 and complex64, where the CPU's own second gradients are noise.
+NOT_TWICE = {
+    "pca_lowrank": "divides by differences of squared singular values, twice",
+    "svd_lowrank": "divides by differences of squared singular values, twice",
 }
 
 # Error inputs (by number) where another exception, or none, is right.
