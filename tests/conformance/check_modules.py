@@ -47,7 +47,7 @@ def _input(report, info, dtype, where, given, training):
         side.module = info.module_cls(*args, **kwargs)
         if info.is_lazy:
             with torch.no_grad():
-                side.module(*given.forward_input.args, **given.forward_input.kwargs)
+                side.module.to(dtype)(*given.forward_input.args, **given.forward_input.kwargs)
         side.module.to(side.place.device, side.place.wide.get(dtype, dtype)).train(training)
         return side.module.state_dict()
 
