@@ -1,12 +1,19 @@
 """Architectures of timm, narrow and shallow, train on the device as on the CPU, natively."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 timm = pytest.importorskip("timm", exc_type=ImportError)
 
+from timm.data import Mixup  # noqa: E402
+from timm.loss import SoftTargetCrossEntropy  # noqa: E402
 from timm.models import byobnet, hrnet, metaformer, mlp_mixer, xception_aligned  # noqa: E402
+from timm.optim import create_optimizer_v2  # noqa: E402
+from timm.utils import ModelEmaV3  # noqa: E402
 
 from .step import Case, check  # noqa: E402
 
@@ -103,3 +110,36 @@ def case(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_training_step(name, device):
     check(case(name), device)
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "adamp", "lion", "adopt", "nadamw", "sgdp", "madgrad"])
+def test_optimizer_mixup_and_average(optimizer, device, native):
+    """timm's own optimizers, its mixing of images and labels, its moving average; images in channels last."""
+    torch.manual_seed(0)
+    small = dict(layers=(1, 1, 1, 1), channels=(8, 8, 16, 16))
+    host = timm.create_model("resnet18", num_classes=CLASSES, **small).to(memory_format=torch.channels_last)
+    module = copy.deepcopy(host).to(device)
+    images, labels = torch.randn(4, 3, 32, 32).to(memory_format=torch.channels_last), torch.randint(CLASSES, (4,))
+
+    def step(module, gradients=None):
+        place = next(module.parameters()).device
+        np.random.seed(0)  # Mixup draws from NumPy
+        x, y = Mixup(num_classes=CLASSES, cutmix_alpha=1.0)(images.clone().to(place), labels.to(place))
+        average = ModelEmaV3(module, decay=0.9)
+        updates = create_optimizer_v2(module, opt=optimizer, lr=1e-2, weight_decay=0.01)
+        SoftTargetCrossEntropy()(module(x), y).backward()
+        own = [p.grad.cpu() for p in module.parameters()]
+        for p, g in zip(module.parameters(), gradients or own):  # a step may be a gradient's sign: see step.py
+            p.grad.copy_(g)
+        updates.step()
+        average.update(module)
+        return own, [*module.parameters(), *average.module.parameters()]
+
+    expected, state = step(host)
+    with native():
+        gradients, moved = step(module, expected)
+    for a, e in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5)
+    for a, e in zip(moved, state, strict=True):
+        assert a.device.type == device.type
+        torch.testing.assert_close(a.cpu(), e, rtol=1e-5, atol=1e-6)

@@ -1,5 +1,6 @@
 """Twenty architectures of transformers, tiny and with random weights, train and generate on the device as on the CPU."""
 
+import copy
 import logging
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 tf = pytest.importorskip("transformers", exc_type=ImportError)
 
-from .step import Case, check  # noqa: E402
+from .step import Case, check, to  # noqa: E402
 
 logging.getLogger("transformers").setLevel(logging.ERROR)  # on special tokens outside of a vocabulary so small
 
@@ -144,18 +145,53 @@ def test_training_step(name, device):
     check(case(name), device)
 
 
+@pytest.mark.parametrize("how", ["autocast", "bfloat16"])
+@pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+def test_bfloat16(name, how, device, native):
+    """The loss to bfloat16's precision, and gradients that point where the CPU's do."""
+    torch.manual_seed(0)
+    host, batch = build(name).train(), MODELS[name][2]()
+    if how == "bfloat16":
+        host = host.bfloat16()
+    module = copy.deepcopy(host).to(device)
+
+    def step(module, batch):
+        torch.manual_seed(1)
+        with torch.autocast(module.device.type, torch.bfloat16, enabled=how == "autocast"):
+            loss = module(**batch).loss
+        loss.backward()
+        gradients = [p.grad.float().cpu().flatten() for p in module.parameters() if p.grad is not None]
+        return loss.float().cpu(), torch.cat(gradients)
+
+    expected, expected_gradient = step(host, batch)
+    with native():
+        loss, gradient = step(module, to(batch, device))
+    torch.testing.assert_close(loss, expected, rtol=1e-2, atol=1e-2)
+    assert torch.cosine_similarity(gradient, expected_gradient, dim=0) > 0.999
+
+
+def test_gradient_checkpointing(device):
+    def checkpointed():
+        module = build("llama")
+        module.gradient_checkpointing_enable()
+        return module
+
+    check(Case(checkpointed, causal, lambda module, batch: module(**batch).loss, "adamw"), device)
+
+
 SAMPLING = {
     "greedy": dict(do_sample=False),
     "sampled": dict(do_sample=True),
     "top_k_top_p": dict(do_sample=True, top_k=20, top_p=0.9, temperature=0.7),
     "beam": dict(do_sample=False, num_beams=3),
+    "static_cache": dict(do_sample=False, cache_implementation="static", disable_compile=True),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "sampling"),
     [(name, sampling) for name in ("gpt2", "llama", "t5") for sampling in ("greedy", "sampled")]
-    + [("llama", "top_k_top_p"), ("t5", "beam")],
+    + [("llama", "top_k_top_p"), ("llama", "static_cache"), ("t5", "beam")],
 )
 def test_generation(name, sampling, device, native):
     """Token for token; the random numbers come from torch's generator on both sides."""
