@@ -42,6 +42,11 @@ def recording():
     return active.recorder is not None
 
 
+def known(v):
+    """Whether a recording, if there is one, knows where v comes from."""
+    return active.recorder is None or id(v) in active.recorder.values
+
+
 def look(v):
     """The values of v as a NumPy array, for a check that `expect` repeats: not to decide by."""
     recorder, active.recorder = active.recorder, None

@@ -7,7 +7,7 @@ import torch
 
 from ..registry import aten, kernel, raw
 from ..storage import MS_DTYPE, cast, constant, from_host, ms, read, resize_output, write
-from ..tracing import drawn, traced
+from ..tracing import drawn, known, traced
 
 _MUL = ms.ops.Mul()
 
@@ -119,6 +119,6 @@ def native_dropout_backward(grad, mask, scale):
     m = read(mask)
     noise = getattr(m, "noise", None)
     dtype = torch.result_type(grad, 1.0)
-    if noise is None or noise.dtype != MS_DTYPE[dtype] or scale == 0:
+    if noise is None or noise.dtype != MS_DTYPE[dtype] or scale == 0 or not known(noise):
         noise = _MUL(cast(m, dtype), constant(scale, dtype))
     return _MUL(cast(read(grad), dtype), noise)

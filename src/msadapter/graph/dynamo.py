@@ -1,0 +1,185 @@
+"""`torch.compile(model, backend="mindspore")`: dynamo's graphs as compiled MindSpore programs.
+
+AOTAutograd splits what dynamo captured into a forward and a backward graph of ATen ops. A graph's first call runs op by
+op and is recorded (capture.py); from its second call with inputs of the same kind on, the lowered program runs instead of
+it. Where a recording is of no use, the graph goes on running op by op, and one warning says why.
+
+This module costs nothing to import: what it needs is loaded when the first graph is compiled.
+"""
+
+import atexit
+import collections
+import functools
+import shutil
+import tempfile
+import threading
+import warnings
+import weakref
+
+import torch
+
+LIMIT = 64  # kinds of inputs for which one graph keeps programs
+COUNTS = collections.Counter()  # "recorded", "compiled", "program", "eager": calls of graphs
+GRAPHS = weakref.WeakSet()  # the live ones
+
+# Our modules whose code runs inside of ops: dynamo must not compile it. The others wrap what users call.
+_SKIPPED = ["graph", "runtime", "config"]
+_SKIPPED += [
+    f"backend.{name}"
+    for name in "kernels registry fallback storage routes tracing counters elementary double composite serialization".split()
+]
+
+
+def backend(graph, inputs, **options):
+    """What torch.compile calls with dynamo's graph: registered as "mindspore"."""
+    return _aot()(graph, inputs, **options)
+
+
+def install():
+    """Make the backend known to dynamo; called when `torch._dynamo` is imported."""
+    from torch._dynamo import trace_rules
+    from torch._dynamo.backends import registry
+
+    if "mindspore" not in registry._COMPILER_FNS:
+        registry.register_backend(backend, "mindspore")
+    for name in (*(f"msadapter.{name}" for name in _SKIPPED), "mindspore"):
+        trace_rules.add(name)
+
+
+@functools.cache
+def _aot():
+    from torch._dynamo.backends.common import aot_autograd
+
+    return aot_autograd(
+        fw_compiler=functools.partial(_compiler, "forward"),
+        bw_compiler=functools.partial(_compiler, "backward"),
+        inference_compiler=functools.partial(_compiler, "inference"),
+    )
+
+
+def _compiler(kind, graph, inputs):
+    compiled = Graph(graph, kind)
+
+    def call(inputs):
+        return compiled(inputs)
+
+    call._boxed_call = True  # AOTAutograd hands the inputs over in a list, to be emptied
+    return call
+
+
+@functools.cache
+def _folder():
+    """Where the written programs are: MindSpore's parser reads them from files."""
+    folder = tempfile.mkdtemp(prefix="msadapter-graphs-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+class Graph:
+    """A graph of AOTAutograd's, called with the list of its inputs, which it empties."""
+
+    def __init__(self, graph, kind):
+        self.graph, self.kind = graph, kind
+        self.reason = _host_work(graph)  # why it runs op by op
+        self.entries = {}  # kind of inputs -> Entry
+        self._warned, self._lock = False, threading.RLock()
+        GRAPHS.add(self)
+
+    def __call__(self, boxed):
+        inputs = list(boxed)
+        boxed.clear()
+        if self.reason is not None:
+            return self._eagerly(inputs, self.reason)
+        key = _kind(inputs)
+        entry = self.entries.get(key)
+        if entry is None:
+            if len(self.entries) >= LIMIT:
+                return self._eagerly(inputs, f"it has been called with {LIMIT} kinds of inputs")
+            return self._record(key, inputs)
+        from ..backend.tracing import CannotCapture
+
+        try:
+            with self._lock:
+                result = entry.run(inputs)
+        except CannotCapture as error:
+            self.reason = str(error)
+            return self._eagerly(inputs, self.reason)
+        if result is None:  # these inputs need what only the kernels do, such as an error about an index
+            COUNTS["eager"] += 1
+            return self.graph(*inputs)
+        COUNTS["program"] += 1
+        return result
+
+    def _eagerly(self, inputs, reason):
+        COUNTS["eager"] += 1
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"torch.compile: this {self.kind} graph runs op by op on the device: {reason}", stacklevel=3)
+        return self.graph(*inputs)
+
+    def _record(self, key, inputs):
+        from ..backend.tracing import CannotCapture
+        from . import bound
+
+        COUNTS["recorded"] += 1
+        recorder = bound.recorder_of(inputs)
+        with recorder:
+            result = _Named(self.graph, recorder).run(*inputs)
+        try:
+            self.entries[key] = bound.Entry(recorder, inputs, list(result))
+        except CannotCapture as error:
+            self.reason = str(error)
+        return result
+
+
+def _kind(inputs):
+    """What a program depends on besides values: geometry, types, numbers, and which inputs share memory."""
+    storages, kind = {}, []
+    for i, x in enumerate(inputs):
+        if isinstance(x, torch.Tensor):
+            s = x.untyped_storage()
+            shared = storages.setdefault(s._cdata, i)
+            kind.append((x.shape, x.stride(), x.storage_offset(), x.dtype, x.device.type, shared, s.nbytes()))
+        else:
+            kind.append((type(x), x))
+    return tuple(kind)
+
+
+def _host_work(graph):
+    """Why the graph cannot be recorded: it computes on the host from its inputs. None if it does not."""
+    host = set()
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        on_host = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+        if node.op == "placeholder" and on_host:
+            host.add(node)
+        elif node.op == "call_function" and on_host and any(n in host for n in node.all_input_nodes):
+            return f"it computes on the host ({_line(node)}, {node.target})"
+    return None
+
+
+def _line(node):
+    """The user's line of a node: "train.py:12"."""
+    trace = node.meta.get("stack_trace") or ""
+    places = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')]
+    ours = [p for p in places if "/torch/" not in p] or places
+    if not ours:
+        return "backward" if "is_backward" in node.meta or "tangents" in str(node.args) else ""
+    name, _, rest = ours[-1].removeprefix('File "').partition('"')
+    return f"{name.rsplit('/', 1)[-1]}:{rest.removeprefix(', line ').split(',')[0]}"
+
+
+class _Named(torch.fx.Interpreter):
+    """Runs a graph, and gives what the recorder notes the user's lines."""
+
+    def __init__(self, graph, recorder):
+        super().__init__(graph)
+        self.recorder = recorder
+
+    def run_node(self, node):
+        before = len(self.recorder.nodes)
+        result = super().run_node(node)
+        line = _line(node) if len(self.recorder.nodes) > before else ""
+        for noted in self.recorder.nodes[before:]:
+            noted.where = line or noted.where
+        return result
