@@ -26,6 +26,15 @@ def enable(*, cuda_alias: bool) -> None:
         alias.enable()
 
 
+def compile(fn=None, *, fullgraph=False, dynamic=None):
+    """Make the calls of `fn`, usually a whole training step, MindSpore graphs. See `msadapter.graph.compile.compile`."""
+    from .backend import device
+    from .graph.compile import compile
+
+    device.activate()
+    return compile(fn, fullgraph=fullgraph, dynamic=dynamic)
+
+
 try:
     from .config import config, set_config
 except ValueError as _error:  # a wrong MSADAPTER_* variable
@@ -45,4 +54,4 @@ else:
     _autoload()
 
 __version__ = "0.1.0"
-__all__ = ["config", "enable", "fallbacks", "reset_fallbacks", "set_config"]
+__all__ = ["compile", "config", "enable", "fallbacks", "reset_fallbacks", "set_config"]

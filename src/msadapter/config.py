@@ -38,6 +38,7 @@ class Settings:
     cpu_isa: str | None = _setting(
         None, CPU_ISAS, "the widest instruction set that MindSpore's oneDNN may use; unset: AVX2 on AVX-512 processors"
     )
+    cache: str | None = _setting(None, (), "the folder for compiled graphs; unset: ~/.cache/msadapter")
     profile: bool = _setting(False, (False, True), "count and time every op (what `msadapter run --report` turns on)")
 
     def __post_init__(self) -> None:
@@ -51,6 +52,8 @@ class Settings:
                     "Unset it: random numbers then come from torch's CPU generator, as on PyTorch CPU."
                 )
             choices = field.metadata["choices"]
+            if not choices and isinstance(value, str):
+                continue
             if not any(value == c and type(value) is type(c) for c in choices):
                 raise ValueError(
                     f"Setting '{field.name}' ({variable(field.name)}): expected {_one_of(choices)}; received {value!r}."
@@ -63,6 +66,7 @@ class Config:
     fallback: str
     rng: str
     cpu_isa: str | None
+    cache: str | None
     profile: bool
 
     def __init__(self, settings: Settings) -> None:
@@ -111,6 +115,8 @@ def _parse(field: Any, text: str) -> Any:
         if text.lower() not in words:
             raise ValueError(f"Setting '{field.name}' ({variable(field.name)}): expected 0 or 1; received {text!r}.")
         return words[text.lower()]
+    if not field.metadata["choices"]:
+        return text
     return text.upper() if field.name == "cpu_isa" else text.lower()
 
 

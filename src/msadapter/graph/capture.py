@@ -6,7 +6,8 @@ buffer is never changed, only replaced (storage.py), so the primitives are alrea
 assigned once, and a write is the buffer that a storage holds at the end.
 
 A value comes from one of these (`Source`):
-    storage    the buffer of a storage that was there before: a parameter, optimizer state, a buffer, a gradient
+    storage    the buffer of a storage that was there before: a parameter, optimizer state, a buffer
+    gradient   the buffer of a parameter's gradient that was there before
     argument   a tensor among the call's arguments, on the device or on the host
     draw       random numbers that a kernel drew on the host; drawn anew in each run, in the same order
     prelude    found from the arguments before each run, because its shape depends on their values (a mask's indices)
@@ -22,14 +23,14 @@ import functools
 import sys
 import threading
 
-import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..backend import registry, storage, tracing
 from ..backend.storage import ms
-from ..backend.tracing import CannotCapture
 
 Primitive = ms.ops.Primitive
 DYNAMIC = {"NonZero", "MaskedSelect", "UniqueConsecutive", "Unique"}
@@ -39,8 +40,8 @@ DYNAMIC = {"NonZero", "MaskedSelect", "UniqueConsecutive", "Unique"}
 class Value:
     """One `ms.Tensor` of the recording."""
 
-    source: str  # "storage", "argument", "host argument", "draw", "constant", "primitive"
-    origin: object  # what it comes from: a storage, an argument's number, (draw, part), a NumPy array, a Line
+    source: str  # as above
+    origin: object  # a tensor of the storage, a parameter, an argument's number, (draw, part), a NumPy array, a Line
     tensor: object  # kept, so that its id stays its own
     node: object = None  # the ATen op that made it
     shape: tuple = ()
@@ -68,7 +69,17 @@ class Node:
     shapes: tuple  # of its results
     scalars: tuple  # its Python numbers
     region: object = None  # the host call (optimizer.step) that it belongs to
-    constants: list = dataclasses.field(default_factory=list)
+    result: object = None  # in a region: what it returned, each tensor as the number of an operand or as a like tensor
+
+
+@dataclasses.dataclass(eq=False)
+class Region:
+    """A host call that is made again before each run, for the numbers that it computes: `optimizer.step()`."""
+
+    call: object
+    owner: object
+    gradients: dict  # id(parameter) -> whether it had a gradient
+    nodes: list = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(eq=False)
@@ -84,15 +95,19 @@ class Recorder(TorchDispatchMode):
     """Records what runs inside `with recorder:`.
 
     arguments: the call's tensors, in order.
+    gradients: {id(parameter): its gradient before the call}, as far as known: it shows what `zero_grad` dropped.
     """
 
-    def __init__(self, arguments=()):
+    def __init__(self, arguments=(), gradients=None):
         super().__init__()
         self.reason = None  # why this recording is of no use
         self.values = {}  # id(ms.Tensor) -> Value
         self.lines, self.nodes, self.draws, self.reads, self.expected = [], [], [], [], {}
         self.storages = {}  # id(storage) -> (storage, its first Value), those that were there before
+        self.tensors = {}  # id(storage) -> a tensor of it
         self.leaves = {}  # id(tensor) -> (tensor, its gradient before)
+        self.dropped = set()  # ids of those whose gradient from before the call plays no part
+        self._gradients = gradients or {}
         self.born = {}  # id(storage) -> storage, those made on the way
         self.host_arguments = {}  # address -> (number, bytes)
         self.regions, self.region = [], None
@@ -122,6 +137,8 @@ class Recorder(TorchDispatchMode):
         name = op._schema.name.removeprefix("aten::")
         node = Node(name, _where(), (), tuple(x for x in leaves if type(x) in (int, float, bool, complex)), self.region)
         self.nodes.append(node)
+        if self.region is not None and on_device:
+            self.region.nodes.append(node)
         self._host_operands(node, tensors, on_device)
         if name == "_local_scalar_dense" and on_device:
             return self._item(op, args, node)
@@ -139,6 +156,8 @@ class Recorder(TorchDispatchMode):
                     self.born[id(s)] = s
             elif on_device:
                 self.fail(f"aten::{name} brings a value to the host", node)
+        if self.region is not None and on_device:
+            node.result = tree_map(lambda x: _like(x, leaves), result)
         return result
 
     def see(self, x):
@@ -146,13 +165,16 @@ class Recorder(TorchDispatchMode):
         s = x.untyped_storage()
         if x.requires_grad and x.is_leaf and id(x) not in self.leaves:
             self.leaves[id(x)] = (x, x.grad)
-            if x.grad is not None:
-                self.see(x.grad)
+            if x.grad is None and self._gradients.get(id(x)) is not None:
+                self.dropped.add(id(x))
+            if x.grad is not None and id(x.grad.untyped_storage()) not in self.storages:
+                self._keep(x.grad, "gradient", x)
         if id(s) in self.storages or id(s) in self.born:
             return
-        self._keep(s, "storage", s)
+        self._keep(x, "storage", x)
 
-    def _keep(self, s, source, origin):
+    def _keep(self, x, source, origin):
+        s = x.untyped_storage()
         if getattr(s, "buf", None) is None:
             if not hasattr(s, "pending"):
                 return
@@ -160,7 +182,7 @@ class Recorder(TorchDispatchMode):
         if id(s.buf) in self.values:  # a clone shares its original's buffer: from here on they differ
             s.buf = _alias(s.buf)
         value = self._new(source, origin, s.buf)
-        self.storages[id(s)] = (s, value)
+        self.storages[id(s)], self.tensors[id(s)] = (s, value), x
 
     def _argument(self, i, x):
         if x.device.type == "mindspore":
@@ -168,7 +190,7 @@ class Recorder(TorchDispatchMode):
                 self.leaves[id(x)] = (x, x.grad)
             s = x.untyped_storage()
             if id(s) not in self.storages:
-                self._keep(s, "argument", i)
+                self._keep(x, "argument", i)
         elif x.numel():
             self.host_arguments[x.data_ptr()] = (i, x.numel() * x.element_size())
 
@@ -226,8 +248,7 @@ class Recorder(TorchDispatchMode):
         if i is not None and size == array.nbytes:
             self._new("host argument", i, v)
             return
-        value = self._new("constant", array, v)
-        self._node.constants.append(value)
+        self._new("constant", array.copy() if array.size < 64 else array, v)
 
     def moved(self, source, make):
         """A copy to the device: of an argument, which each run copies anew, or of what Python numbers made."""
@@ -284,6 +305,21 @@ class Recorder(TorchDispatchMode):
         return value
 
 
+def _like(x, operands):
+    """What stands for a result of an op in a region: an operand's number, or a tensor of its geometry without memory."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    for i, operand in enumerate(operands):
+        if operand is x:
+            return Operand(i)
+    return storage.new_empty(tuple(x.shape), x.dtype, x.stride())
+
+
+@dataclasses.dataclass
+class Operand:
+    number: int
+
+
 def _alias(v):
     return ms.Tensor.from_numpy(v.asnumpy()) if v.dtype != ms.bfloat16 else v.copy()
 
@@ -317,6 +353,13 @@ class _Hooks:
             if self._users > 1:
                 return
             registry.recording(True)
+            self._handles = [
+                register_optimizer_step_pre_hook(_region_begins),
+                register_optimizer_step_post_hook(_region_ends),
+            ]
+            for cls in _subclasses(LRScheduler):
+                if "step" in cls.__dict__:
+                    self._replace(cls, "step", _hooked_schedule(cls.__dict__["step"]))
             for cls in _subclasses(Primitive):
                 if "__call__" in cls.__dict__:
                     self._replace(cls, "__call__", _hooked_call(cls.__dict__["__call__"]))
@@ -331,6 +374,8 @@ class _Hooks:
             for owner, name, own in reversed(self._undo):
                 setattr(owner, name, own) if own is not None else delattr(owner, name)
             self._undo.clear()
+            for handle in self._handles:
+                handle.remove()
             registry.recording(False)
 
     def _replace(self, owner, name, new):
@@ -339,6 +384,46 @@ class _Hooks:
 
 
 _hooks = _Hooks()
+
+
+def _recorder():
+    """The recorder that is on top of this thread's modes."""
+    return next((m for m in reversed(_get_current_dispatch_mode_stack()) if isinstance(m, Recorder)), None)
+
+
+def _region_begins(optimizer, args, kwargs):
+    recorder = _recorder()
+    if recorder is None or recorder.region is not None:
+        return
+    if len(args) > 1 or kwargs:
+        recorder.fail("an optimizer's step takes arguments")
+    had = {id(p): p.grad is not None for group in optimizer.param_groups for p in group["params"]}
+    recorder.region = Region(optimizer.step, optimizer, had)
+    recorder.regions.append(recorder.region)
+
+
+def _region_ends(optimizer, args, kwargs):
+    recorder = _recorder()
+    if recorder is not None and recorder.region is not None and recorder.region.owner is optimizer:
+        recorder.region = None
+
+
+def _hooked_schedule(step):
+    """A scheduler only moves numbers on the host: each later run does it again."""
+
+    @functools.wraps(step)
+    def hooked(self, *args, **kwargs):
+        recorder = _recorder()
+        if recorder is None or recorder.region is not None:
+            return step(self, *args, **kwargs)
+        recorder.region = Region(functools.partial(step, self, *args, **kwargs), self, {})
+        recorder.regions.append(recorder.region)
+        try:
+            return step(self, *args, **kwargs)
+        finally:
+            recorder.region = None
+
+    return hooked
 
 
 def _subclasses(cls):
@@ -391,12 +476,3 @@ def _hooked_asnumpy(read):
         return read(self)
 
     return asnumpy
-
-
-def arguments_of(tree):
-    """(tensors, everything else, structure) of a call's arguments."""
-    leaves, spec = tree_flatten(tree)
-    return [x for x in leaves if isinstance(x, torch.Tensor)], leaves, spec
-
-
-__all__ = ["CannotCapture", "Line", "Node", "Recorder", "Value", "arguments_of", "np"]

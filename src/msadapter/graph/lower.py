@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from ..backend.storage import ms
 from .capture import Line, Value
 
+SMALL = 64
 _ALIASES = {"Contiguous", "Identity"}
 
 
@@ -29,6 +30,7 @@ class Program:
 
     def __init__(self, lines, outputs):
         self._same = {}  # Value -> the Value that stands for it
+        self._numbers = {}
         self._lines = self._simplified(lines, outputs)
         self.outputs = [self._of(v) for v in outputs]
         made = {v for line in self._lines for v in line.outputs}
@@ -43,6 +45,8 @@ class Program:
     def _of(self, v):
         while v in self._same:
             v = self._same[v]
+        if v.source == "constant" and not v.varying and v.origin.size <= SMALL:  # equal numbers are one
+            return self._numbers.setdefault((v.dtype, v.shape, v.origin.tobytes()), v)
         return v
 
     def _simplified(self, lines, outputs):

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from ..registry import LIB, Decline, aten, kernel, raw
 from ..storage import _prim as prim
-from ..tracing import recording
 from ..storage import constant, ms, read, read_fresh, wrap
+from ..tracing import recording
 from .linalg import add_bias, multiply
 from .softmax import softmax_of
 

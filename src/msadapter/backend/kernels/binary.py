@@ -46,7 +46,7 @@ def add_scaled(a, b, alpha, dtype):
     a, b = tiled(a, b)
     if alpha == 1:
         return _ADD(a, b)
-    if dtype is torch.float64:
+    if dtype is torch.float64 or recording() and dtype is torch.float32:  # in a graph alpha may be an input
         return _ADD(a, _MUL(b, scalar(alpha, dtype)))
     return _ADD_SCALED(a, b, alpha)
 
@@ -54,7 +54,7 @@ def add_scaled(a, b, alpha, dtype):
 def sub_scaled(a, b, alpha, dtype):
     if alpha == 1 and dtype not in WIDE:  # Sub does not know bfloat16, SubExt does
         return _SUB(a, b)
-    if dtype is torch.float64:
+    if dtype is torch.float64 or recording() and dtype is torch.float32:
         return _SUB(a, _MUL(b, scalar(alpha, dtype)))
     return _SUB_SCALED(a, b, alpha)
 

@@ -9,7 +9,7 @@ from .. import elementary as E
 from .. import fallback
 from ..registry import Decline, aten, kernel, raw
 from ..storage import MS_DTYPE, as_strided, broadcast, cast, constant, ms, read, write
-from ..tracing import lasting, traced
+from ..tracing import lasting, recording, traced
 
 P = ms.ops
 
@@ -29,7 +29,7 @@ def scalar(value, dtype):
 
     Zeros are not looked up: the two of them are equal and not the same. Neither may a kernel return a scalar.
     """
-    return _cached(value, dtype) if value else constant(value, dtype)
+    return _cached(value, dtype) if value and not recording() else constant(value, dtype)
 
 
 def operand(x, dtype):

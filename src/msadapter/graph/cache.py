@@ -1,0 +1,51 @@
+"""Where compiled programs are written: the folder of `MSADAPTER_CACHE`, or ~/.cache/msadapter.
+
+A folder that cannot be written to is no reason to fail: a temporary one takes its place, with a warning.
+"""
+
+import functools
+import os
+import pathlib
+import tempfile
+import warnings
+
+from ..config import config
+
+
+@functools.cache
+def folder():
+    """The folder for generated modules, made if need be."""
+    wanted = pathlib.Path(config.cache or os.path.join(os.path.expanduser("~"), ".cache", "msadapter"))
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=wanted) as probe:
+            probe.write(b"x" * 4096)
+            probe.flush()
+        return wanted
+    except OSError as error:
+        return _elsewhere(wanted, error)
+
+
+@functools.cache
+def _temporary():
+    made = tempfile.TemporaryDirectory(prefix="msadapter-")
+    return made, pathlib.Path(made.name)
+
+
+def _elsewhere(wanted, error):
+    where = _temporary()[1]
+    warnings.warn(
+        f"Expected to write compiled graphs to {wanted}: {error}. They go to {where} and are lost at exit. "
+        "Set MSADAPTER_CACHE to a folder that can be written to.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return where
+
+
+def compile(program):
+    """Compile `program` with its module in the cache, or elsewhere if the cache fails."""
+    try:
+        program.compile(folder())
+    except OSError as error:
+        program.compile(_elsewhere(folder(), error))
