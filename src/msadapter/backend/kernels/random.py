@@ -24,8 +24,8 @@ def _fill(name):
 
     @raw(name)
     def fill(x, *args, **kwargs):
-        like = _host_like(x)  # its geometry now: a later run draws for the same
-        write(x, drawn(lambda: from_host(sample(torch.empty_like(like), *args, **kwargs).contiguous())))
+        like = x.detach()  # its geometry now: a later run draws for the same
+        write(x, drawn(lambda: from_host(sample(_host_like(like), *args, **kwargs).contiguous())))
         return x
 
 
