@@ -24,7 +24,7 @@ def _fill(name):
 
     @raw(name)
     def fill(x, *args, **kwargs):
-        like = x.detach()  # its geometry now: a later run draws for the same
+        like = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")  # a later run draws for the same
         write(x, drawn(lambda: from_host(sample(_host_like(like), *args, **kwargs).contiguous())))
         return x
 
