@@ -138,7 +138,7 @@ class Step:
     # ------------------------------------------------------------------------------------------------------- inspection
 
     def stats(self):
-        """{"captures", "hits", "eager": numbers of calls, "changed": why captures were not used, "reasons": why not captured}."""
+        """{"captures", "hits", "eager": numbers, "changed": why captures did not fit, "reasons": why calls are not captured}."""
         return {**self._counts, "changed": list(dict.fromkeys(self._changes)), "reasons": list(self._eager.values())}
 
     def source(self):

@@ -9,6 +9,7 @@ MindSpore view) becomes the reshape, slice and transpose that a graph has.
 """
 
 import hashlib
+import inspect
 import importlib.util
 import math
 import pathlib
@@ -302,6 +303,12 @@ def _equal(a, b):
 
 def _constructor(p):
     """The text that makes a primitive like p."""
-    cls = type(p)
-    attributes = ", ".join(f"{k}={_literal(v)}" for k, v in p.init_attrs.items())
+    cls, given = type(p), dict(p.init_attrs)
+    names = [n for n in inspect.signature(getattr(cls.__init__, "__wrapped__", cls.__init__)).parameters if n != "self"]
+    for wrong in [k for k in given if k not in names]:  # MindSpore keeps some arguments under another name
+        right = [n for n in names if n not in given]
+        if len(right) != 1:
+            raise ValueError(f"no text for {p!r}")
+        given[right[0]] = given.pop(wrong)
+    attributes = ", ".join(f"{k}={_literal(v)}" for k, v in given.items())
     return f"{cls.__module__}.{cls.__qualname__}({attributes})"
