@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..backend import storage
-from ..backend.storage import LOCK, TORCH_DTYPE
+from ..backend.storage import LOCK
 from ..backend.tracing import CannotCapture
 from . import dynamo
 from .capture import Recorder, Value
@@ -80,14 +80,17 @@ class Entry:
 
     # ------------------------------------------------------------------------------------------------------------ a run
 
-    def run(self, inputs):
-        """The results for these inputs; None, with nothing done, if the graph must run op by op for them."""
+    def run(self, given, inputs):
+        """The results for the inputs as given, and all on the device.
+
+        None, with nothing done, if the graph must run op by op for their values.
+        """
         with LOCK:
             if not self._suit(inputs):
                 return None
             state = torch.get_rng_state() if self._draws and not self._ready else None
             try:
-                return self._run(inputs)
+                return self._run(given, inputs)
             except Exception as error:
                 if self._ready:
                     raise
@@ -95,27 +98,27 @@ class Entry:
                     torch.set_rng_state(state)
                 raise CannotCapture(f"MindSpore does not compile it: {str(error).strip().splitlines()[0]}") from error
 
-    def _run(self, inputs):
+    def _run(self, given, inputs):
         if not self._ready and self.program.computed:
             self.program.compile(dynamo._folder())
         drawn = [d() for d in self._draws]
         values = {}
         if self.program.computed:
-            given = [self._resolve(v, inputs, drawn) for v in self.program.inputs]
-            values = dict(zip(self.program.computed, self.program.run(given)))
+            taken = [self._resolve(v, inputs, drawn) for v in self.program.inputs]
+            values = dict(zip(self.program.computed, self.program.run(taken)))
         if not self._ready:
             dynamo.COUNTS["compiled"] += 1
             self._ready = True
 
         def value(v):
             v = self._stands[v]
-            return values[v] if v in values else self._resolve(v, inputs, drawn, keep=True)
+            return values[v] if v in values else self._resolve(v, inputs, drawn)
 
         bases = [storage.wrap(value(v)) if isinstance(v, Value) else storage.new_empty((v[0],), v[1]) for v in self._values]
         writes = [(target, value(v)) for target, v in self._writes]
         results = []
         for kind, *what in self._plan:
-            results.append(_result(kind, what, inputs, bases, results))
+            results.append(_result(kind, what, given, inputs, bases, results))
         for target, v in writes:
             storage.store(inputs[target].untyped_storage() if isinstance(target, int) else target, v)
         return results
@@ -130,8 +133,8 @@ class Entry:
                 return False
         return all(tuple(self._resolve(v, inputs, ()).shape) == v.shape for v in self.program.inputs if v.source == "prelude")
 
-    def _resolve(self, v, inputs, drawn, keep=False):
-        """The `ms.Tensor` that v is in this run; keep: it outlives the inputs."""
+    def _resolve(self, v, inputs, drawn):
+        """The `ms.Tensor` that v is in this run."""
         if v.source == "constant":
             return v.tensor
         if v.source == "draw":
@@ -141,21 +144,18 @@ class Entry:
             primitive, args, k = v.origin
             result = primitive(*(self._resolve(a, inputs, drawn) if isinstance(a, Value) else a for a in args))
             return result[k] if isinstance(result, (tuple, list)) else result
-        if v.source == "host argument":
-            x = inputs[self._tensors[v.origin]].detach().reshape(v.shape)
-            return storage.from_host(x.to(TORCH_DTYPE[v.dtype], copy=keep))
         s = self._state[v] if v in self._state else inputs[self._tensors[v.origin]].untyped_storage()
         buf = s.buf if s.buf is not None else storage._materialize(s)
         return buf if buf.shape == v.shape else storage._RESHAPE(buf, v.shape)
 
 
-def _result(kind, what, inputs, bases, results):
+def _result(kind, what, given, inputs, bases, results):
     if kind == "number":
         return what[0]
     if kind == "result":
         return results[what[0]]
     if kind == "input":
-        return inputs[what[0]]
+        return given[what[0]]
     place, (size, stride, offset, dtype) = what
     if kind == "made" and bases[place].dtype is dtype:
         return storage.as_strided(bases[place], size, stride, offset)

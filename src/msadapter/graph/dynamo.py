@@ -100,7 +100,7 @@ class Graph:
 
         try:
             with self._lock:
-                result = entry.run(inputs)
+                result = entry.run(inputs, _moved(inputs))
         except CannotCapture as error:
             self.reason = str(error)
             return self._eagerly(inputs, self.reason)
@@ -122,14 +122,21 @@ class Graph:
         from . import bound
 
         COUNTS["recorded"] += 1
-        recorder = bound.recorder_of(inputs)
+        moved = _moved(inputs)
+        recorder = bound.recorder_of(moved)
         with recorder:
-            result = _Named(self.graph, recorder).run(*inputs)
+            result = _Named(self.graph, recorder).run(*moved)
         try:
-            self.entries[key] = bound.Entry(recorder, inputs, list(result))
+            self.entries[key] = bound.Entry(recorder, moved, list(result))
         except CannotCapture as error:
             self.reason = str(error)
-        return result
+        back = {id(m): x for m, x in zip(moved, inputs) if m is not x}
+        return [back.get(id(x), x) for x in result]
+
+
+def _moved(inputs):
+    """The inputs, those on the host as device tensors."""
+    return [x.detach().to("mindspore") if _on_host(x) else x for x in inputs]
 
 
 def _kind(inputs):
@@ -146,16 +153,29 @@ def _kind(inputs):
 
 
 def _host_work(graph):
-    """Why the graph cannot be recorded: it computes on the host from its inputs. None if it does not."""
-    host = set()
+    """Why the graph cannot be recorded, None if it can.
+
+    Its host inputs are moved to the device before it runs (a Python float is one, to dynamo), and what is computed of them
+    on the host is computed on the device then; but such a value cannot meet other host tensors, nor be a result.
+    """
+    moved = set()
     for node in graph.graph.nodes:
         value = node.meta.get("val")
-        on_host = isinstance(value, torch.Tensor) and value.device.type == "cpu"
-        if node.op == "placeholder" and on_host:
-            host.add(node)
-        elif node.op == "call_function" and on_host and any(n in host for n in node.all_input_nodes):
-            return f"it computes on the host ({_line(node)}, {node.target})"
+        tensors = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+        if node.op == "output":
+            if any(n in moved and n.op != "placeholder" for n in tensors):
+                return "a result is on the host"
+        elif _on_host(value) and node.op == "placeholder":
+            moved.add(node)
+        elif _on_host(value) and any(n in moved for n in tensors):
+            if any(n not in moved and n.meta["val"].dim() for n in tensors) or "device" in node.kwargs:
+                return f"it computes on the host ({_line(node)}, {node.target})"
+            moved.add(node)
     return None
+
+
+def _on_host(x):
+    return isinstance(x, torch.Tensor) and x.device.type == "cpu"
 
 
 def _line(node):
