@@ -1,6 +1,6 @@
 """torchvision's segmentation and detection models, small, train on the device as on the CPU.
 
-torchvision's own operators (nms, roi_align) have no kernel here: the host computes them, counted like every fallback.
+Of torchvision's own operators, nms and roi_align are native; the host computes the others, counted like every fallback.
 """
 
 import pytest
@@ -16,13 +16,13 @@ from torchvision.ops import MultiScaleRoIAlign  # noqa: E402
 
 import msadapter  # noqa: E402
 from msadapter.config import set_config  # noqa: E402
+from tests.backend.kernels.util import check as check_call  # noqa: E402
 
 from .step import Case, check  # noqa: E402
 
 CLASSES, WIDTH = 4, 16
 LAYERS = {"1": "low", "4": "out"}  # of MobileNet's features: 1/4 and 1/16 of the image
 SIZE = dict(min_size=64, max_size=96)
-NMS, ROI_ALIGN = ("torchvision::nms",), ("torchvision::roi_align", "torchvision::_roi_align_backward")
 
 
 def features():
@@ -125,8 +125,8 @@ MODELS = {
     "fcn": Case(fcn, labelled_pixels, pixel_loss),
     "ssdlite": Case(ssdlite_small, labelled_boxes, box_loss),
     "retinanet": Case(retinanet, labelled_boxes, box_loss),
-    "faster_rcnn": Case(lambda: rcnn(detection.FasterRCNN), labelled_boxes, box_loss, fallback=NMS + ROI_ALIGN),
-    "mask_rcnn": Case(lambda: rcnn(detection.MaskRCNN, **masks()), labelled_boxes, box_loss, fallback=NMS + ROI_ALIGN),
+    "faster_rcnn": Case(lambda: rcnn(detection.FasterRCNN), labelled_boxes, box_loss),
+    "mask_rcnn": Case(lambda: rcnn(detection.MaskRCNN, **masks()), labelled_boxes, box_loss),
 }
 
 
@@ -139,12 +139,14 @@ def test_training_step(name, device):
     check(MODELS[name], device)
 
 
-def test_detection(device):
+def test_detection(device, native):
     torch.manual_seed(0)
     module, (images, _) = rcnn(detection.MaskRCNN, **masks()).eval(), labelled_boxes()
     with torch.no_grad():
         expected = module(images)
-        actual = module.to(device)([image.to(device) for image in images])
+        module.to(device)
+        with native():
+            actual = module([image.to(device) for image in images])
     assert any(len(found["boxes"]) for found in expected)
     for a, e in zip(actual, expected, strict=True):
         assert torch.equal(a["labels"].cpu(), e["labels"])
@@ -152,34 +154,69 @@ def test_detection(device):
             torch.testing.assert_close(a[key].cpu(), e[key], rtol=1e-4, atol=1e-4)
 
 
-def test_operators_run_on_the_host_and_are_counted(device):
+def boxes_and_scores(n, dtype, levels=None):
+    """`levels`: whole coordinates and only so many scores, so that there are ties."""
+    corners = torch.rand(n, 2) * 10
+    boxes, scores = torch.cat([corners, corners + torch.rand(n, 2) * 10], 1), torch.rand(n)
+    if levels:
+        boxes, scores = boxes.round(), (scores * levels).round()
+    return boxes.to(dtype), scores.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [0, 1, 50])
+def test_nms(n, dtype, device, native):
+    torch.manual_seed(n)
+    for levels in (None, 4):
+        boxes, scores = boxes_and_scores(n, dtype, levels)
+        for threshold in (0.0, 0.25, 0.3, 0.5, 0.7, 1.0):
+            with native():
+                kept = torchvision.ops.nms(boxes.to(device), scores.to(device), threshold)
+            assert kept.device.type == device.type
+            assert kept.tolist() == torchvision.ops.nms(boxes, scores, threshold).tolist()
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("samples", [-1, 1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_roi_align(dtype, samples, aligned):
+    """Regions in part or wholly outside, turned inside out, and an image (the third) without any."""
     torch.manual_seed(0)
-    corners = torch.rand(20, 2) * 10
-    boxes, scores = torch.cat([corners, corners + torch.rand(20, 2) * 10], 1), torch.rand(20)
-    groups, images = torch.arange(20) % 3, torch.randn(1, 4, 16, 16)
-    rois = [torch.tensor([[1.0, 2, 9, 11], [0, 0, 15, 15]])]
-    here = [rois[0].to(device)]
+    images = torch.randn(3, 2, 12, 16, dtype=dtype)
+    corners = torch.rand(15, 2) * 16 - 2
+    rois = torch.cat([torch.randint(2, (15, 1)).float(), corners, corners + torch.rand(15, 2) * 24 - 1], 1).to(dtype)
+    for scale in (1.0, 0.25):
+        fn = lambda x: torchvision.ops.roi_align(x, rois.to(x.device), (4, 3), scale, samples, aligned)
+        check_call(fn, images, rtol=1e-5, atol=1e-5)
+    check_call(lambda x: torchvision.ops.roi_align(x, rois[:0].to(x.device), (4, 3), 1.0, samples, aligned), images)
+
+
+def test_operators_without_kernels_run_on_the_host_and_are_counted(device):
+    torch.manual_seed(0)
+    images, rois = torch.randn(1, 4, 16, 16), torch.tensor([[0.0, 1, 2, 9, 11], [0, 0, 0, 15, 15]])
     old = set_config(fallback="silent").fallback
     msadapter.reset_fallbacks()
     try:
-        for name, calls in {
-            "nms": [(torchvision.ops.nms, (boxes, scores, 0.3)), (torchvision.ops.batched_nms, (boxes, scores, groups, 0.3))],
-            "roi_align": [(torchvision.ops.roi_align, (images, rois, 4, 1.0, 2))],
-            "roi_pool": [(torchvision.ops.roi_pool, (images, rois, 4))],
-            "ps_roi_align": [(torchvision.ops.ps_roi_align, (images, rois, 2))],
-        }.items():
-            for fn, args in calls:
-                moved = [here if a is rois else a.to(device) if isinstance(a, torch.Tensor) else a for a in args]
-                torch.testing.assert_close(fn(*moved).cpu(), fn(*args))
-            assert msadapter.fallbacks()[f"torchvision::{name}"] == len(calls)
+        for fn, size in ((torchvision.ops.roi_pool, 4), (torchvision.ops.ps_roi_align, 2)):
+            torch.testing.assert_close(fn(images.to(device), rois.to(device), size).cpu(), fn(images, rois, size))
+        assert msadapter.fallbacks() == {"torchvision::roi_pool": 1, "torchvision::ps_roi_align": 1}
     finally:
         set_config(fallback=old)
 
 
+@pytest.mark.parametrize("shapes", [((3, 5), (3,)), ((3, 4), (2,)), ((3,), (3,))])
+def test_errors_are_torchvisions(shapes, device):
+    words = []
+    for place in ("cpu", device):
+        with pytest.raises(RuntimeError) as error:
+            torchvision.ops.nms(*(torch.ones(s, device=place) for s in shapes), 0.5)
+        words.append(str(error.value).splitlines()[0])
+    assert words[0] == words[1]
+
+
 def test_box_arithmetic_is_native(device, native):
     torch.manual_seed(0)
-    corners = torch.rand(20, 2) * 10
-    boxes = torch.cat([corners, corners + torch.rand(20, 2) * 10], 1)
+    boxes, _ = boxes_and_scores(20, torch.float32)
     ops = torchvision.ops
     with native():
         for fn in (ops.box_iou, ops.generalized_box_iou, ops.distance_box_iou, ops.complete_box_iou):
