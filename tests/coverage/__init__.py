@@ -1,0 +1,1 @@
+"""What `msadapter coverage` shows is found out here: PyTorch's public names, and how each is known to work."""
