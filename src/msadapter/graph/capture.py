@@ -440,7 +440,11 @@ def _hooked_call(call):
     @functools.wraps(call)
     def hooked(self, *args, **kwargs):
         recorder = tracing.active.recorder
-        if recorder is None or recorder._depth or not any(isinstance(a, ms.Tensor) for a in tree_leaves(args)):
+        if not any(isinstance(a, ms.Tensor) for a in tree_leaves(args)):
+            return call(self, *args, **kwargs)
+        if recorder is None and (unseen := _recorder()) is not None:
+            unseen.fail(f"primitive {self.name} is called outside of any op")
+        if recorder is None or recorder._depth:
             return call(self, *args, **kwargs)
         recorder._depth = 1
         try:

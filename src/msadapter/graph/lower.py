@@ -167,6 +167,9 @@ class _Writer:
         if line.primitive.name == "AsStrided":
             self._view(line)
             return
+        if line.primitive.name in _SPLITS:
+            self._split(line)
+            return
         call = f"{self._primitive(line.primitive)}({', '.join(self._arg(a) for a in line.args)})"
         if line.single:
             self._assign(line.outputs[0], call)
@@ -198,6 +201,15 @@ class _Writer:
             self.primitives[text] = f"{kind}_{len(self.primitives)}"
         return self.primitives[text]
 
+    def _split(self, line):
+        """Its parts, one after the other."""
+        v, _, dim = line.args
+        begin = [0] * len(v.shape)
+        for part in line.outputs:
+            call = f"{self._named(_GRAPH_VIEWS['slice'])}({self.names[v]}, {tuple(begin)}, {tuple(part.shape)})"
+            self._assign(part, call)
+            begin[dim] += part.shape[dim]
+
     # A MindSpore view of a buffer, as reshape, slice, transpose and broadcast.
 
     def _view(self, line):
@@ -212,6 +224,7 @@ class _Writer:
         self.names[out] = text
 
 
+_SPLITS = {"Chunk", "SplitWithSize", "SplitTensor"}  # views that have no kernel in a graph
 _OPS = "mindspore.ops.auto_generate.gen_ops_prim"
 _GRAPH_VIEWS = {
     "reshape": f"{_OPS}.Reshape()", "transpose": f"{_OPS}.Transpose()", "slice": f"{_OPS}.Slice()",

@@ -21,6 +21,9 @@ from .lower import Program
 FORMS = {"x": lambda x: x, "-x": lambda x: -x, "1 - x": lambda x: 1 - x, "1 / x": lambda x: 1 / x if x else np.inf}
 
 
+FLOATS = (ms.float32, ms.float64, ms.float16)
+
+
 class Miss(Exception):
     """This entry does not fit the call after all: the reason in words."""
 
@@ -28,10 +31,11 @@ class Miss(Exception):
 class Entry:
     """A compiled call. Built from two recordings and the call's result in the second of them.
 
-    CannotCapture if the two differ in more than an optimizer's numbers.
+    compile: a function that compiles a Program.
+    CannotCapture if the two differ in more than an optimizer's numbers, or MindSpore cannot run the graph.
     """
 
-    def __init__(self, first, second, result, arguments):
+    def __init__(self, first, second, result, arguments, compile):
         self.recorder = second
         self._numbers = _compare(first, second)
         self._grads = _gradients(second)
@@ -46,10 +50,28 @@ class Entry:
         self._of = dict(zip(outputs, self.program.outputs))
         self._state = [(x, x.untyped_storage()) for x, v in _state(second) if v.source == "storage"]
         self.placeholders = {id(p): storage.new_empty(tuple(p.shape), p.dtype, p.stride()) for p, _ in second.leaves.values()}
+        self._check(compile)
         for v in second.values.values():  # the graph has the values: what the recording held can go
             if v.source not in ("constant",):
                 v.tensor = None
         second.born.clear()
+
+    def _check(self, compile):
+        """Compile, run once on what the recording ran on, and compare: a graph that computes something else is no good."""
+        try:
+            compile(self.program)
+            results = self.program.run([v.tensor for v in self.program.inputs])
+        except Exception as error:
+            raise CannotCapture(f"MindSpore cannot compile it: {_first_line(error)}") from error
+        pairs = [
+            (v.tensor.asnumpy(), r.asnumpy())
+            for v, r in zip(self.program.computed, results)
+            if v.dtype in FLOATS and (v.node is None or v.node.region is None)
+        ]
+        scale = max((np.abs(a, where=np.isfinite(a), out=np.zeros_like(a)).max() for a, _ in pairs if a.size), default=0)
+        for a, b in pairs:
+            if a.shape != b.shape or not np.allclose(a, b, rtol=1e-2, atol=1e-3 * float(scale), equal_nan=True):
+                raise CannotCapture("MindSpore's graph computes other values than its ops do one by one")
 
     # ------------------------------------------------------------------------------------------------------------ a run
 
@@ -255,6 +277,8 @@ def _compare(a, b):
 
     def same(v, w, node):
         if isinstance(v, Value) and isinstance(w, Value):
+            if v.source == w.source == "prelude" and v.shape != w.shape:
+                raise CannotCapture(f"a mask selects another number of elements each time ({node.where}, aten::{node.name})")
             if pairs.setdefault(w, v) is not v or v.source != w.source or v.shape != w.shape or v.dtype != w.dtype:
                 raise CannotCapture(f"another tensor takes part the second time ({node.where}, aten::{node.name})")
             if w.source == "constant":
@@ -323,6 +347,10 @@ def _standing(args, stands):
 def _is(array, number):
     with np.errstate(all="ignore"):
         return bool((array == np.asarray(number).astype(array.dtype)).all())
+
+
+def _first_line(error):
+    return next((line.strip() for line in str(error).splitlines() if line.strip(" -")), type(error).__name__)
 
 
 def _first_difference(a, b):

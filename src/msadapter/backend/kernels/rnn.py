@@ -11,7 +11,7 @@ import functools
 import torch
 
 from ..elementary import sigmoid, tanh
-from ..registry import LIB, Decline, aten, kernel
+from ..registry import LIB, Decline, aten, kernel, quick
 from ..storage import TORCH_DTYPE, cast, constant, ms, read, wrap
 from ..storage import _prim as prim
 from .linalg import add_bias, multiply, sum_rows
@@ -378,7 +378,7 @@ def _fast(step, x, state, sizes, weights, reverse):
 def _direction(step, x, state, sizes, weights, reverse):
     tensors = [x, *state, *(w for w in weights if w is not None)]
     if (
-        step in _LAYERS and x.numel() and tensors[0].dtype in (torch.float32, torch.float64)
+        step in _LAYERS and quick() and x.numel() and tensors[0].dtype in (torch.float32, torch.float64)
         and all(t.dtype is x.dtype for t in tensors)
         and state[0].shape[0] == (x.shape[1] if sizes is None else max(sizes))
         and not torch.is_autocast_enabled("mindspore") and torch._C._functorch.peek_interpreter_stack() is None
