@@ -137,7 +137,7 @@ class Step:
     # ------------------------------------------------------------------------------------------------------- inspection
 
     def stats(self):
-        """{"captures", "hits", "eager": numbers, "changed": why captures did not fit, "reasons": why calls are not captured}."""
+        """{"captures", "hits", "eager": how many, "changed": why captures did not fit, "reasons": why calls are no graph}."""
         return {**self._counts, "changed": list(dict.fromkeys(self._changes)), "reasons": list(self._eager.values())}
 
     def source(self):

@@ -9,8 +9,8 @@ MindSpore view) becomes the reshape, slice and transpose that a graph has.
 """
 
 import hashlib
-import inspect
 import importlib.util
+import inspect
 import math
 import pathlib
 import sys
