@@ -9,6 +9,7 @@ import threading
 import types
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin
 
 _ADDRESS_SPACE = 1 << 46  # virtual addresses start above what a process maps
 _next_address = itertools.count(_ADDRESS_SPACE, 1 << 32)
@@ -229,10 +230,13 @@ def _patch_module():
         if not _crossing.now:
             return swap(a, b)
         kept = dict(a.__dict__), a._backward_hooks, a._post_accumulate_grad_hooks
+        lazy = type(a) if isinstance(a, UninitializedTensorMixin) else None  # torch hands a plain Parameter as b
         if type(a) is type(b) and a._use_count() == b._use_count() == 1:
             torch._C._swap_tensor_impl(a, b)  # nothing else refers to a: weak references to it may stay, too
         else:
             swap(a, b)
+        if lazy is not None:
+            a.__class__ = lazy
         a.__dict__.update(kept[0])
         if kept[1]:
             a._backward_hooks = kept[1]

@@ -48,5 +48,6 @@ def _new(name):
 
 for _name in ("tril_indices", "triu_indices", "arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace",
               "logspace",
-              "range", "range.step", "scalar_tensor"):  # fmt: skip
+              "range", "range.step", "scalar_tensor",
+              "kaiser_window", "kaiser_window.periodic", "kaiser_window.beta"):  # fmt: skip
     _new(_name)
