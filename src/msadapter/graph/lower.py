@@ -324,4 +324,14 @@ def _constructor(p):
             raise ValueError(f"no text for {p!r}")
         given[right[0]] = given.pop(wrong)
     attributes = ", ".join(f"{k}={_literal(v)}" for k, v in given.items())
-    return f"{cls.__module__}.{cls.__qualname__}({attributes})"
+    text = f"{cls.__module__}.{cls.__qualname__}({attributes})"
+    plain = _attributes(cls(**given))
+    for k, v in _attributes(p).items():  # what add_prim_attr gave it afterwards
+        if plain.get(k) != v:
+            text += f".add_prim_attr({k!r}, {v})"
+    return text
+
+
+def _attributes(p):
+    """The attributes of a primitive that are numbers or words, as text."""
+    return {k: _literal(v) for k, v in p.attrs.items() if isinstance(v, (bool, int, float, str))}
