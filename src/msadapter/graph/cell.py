@@ -25,7 +25,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from ..backend import storage, tracing
-from ..backend.storage import LOCK, MS_DTYPE, from_host, ms
+from ..backend.storage import MS_DTYPE, from_host, ms
 from ..backend.tracing import CannotCapture
 from .batches import merged
 from .capture import Line, Node, Recorder, Value
@@ -80,7 +80,7 @@ class _Recording:
     """
 
     def __init__(self, module, inputs):
-        with LOCK, torch.random.fork_rng(devices=[]), torch.enable_grad():
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
             self._record(_on_device(module), [x.detach().to("mindspore").contiguous() for x in inputs])
 
     def _record(self, module, inputs):
