@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from msadapter import cli
+from msadapter import cli, coverage
 from msadapter.coverage import data, page
 from msadapter.coverage.rows import SECTIONS, STATUS, count, rows
 
@@ -99,11 +99,26 @@ def test_the_names_are_those_of_the_installed_torch():
     import torch
 
     for section, names in data.current()["names"].items():
-        place = torch if section == "torch" else torch
+        place = torch
         for part in section.split(".") if section != "torch" else ():
             place = getattr(place, part)
         if data.current()["torch"] == ".".join(torch.__version__.split(".")[:2]):
             assert all(hasattr(place, name.split(".")[0]) for name in names), section
+
+
+def test_every_public_name_is_exercised_or_has_a_reason():
+    import torch
+
+    from tests.coverage_checks import checks, names
+
+    if data.current()["torch"] != ".".join(torch.__version__.split(".")[:2]):
+        pytest.skip("the names are those of another version of torch")
+    known = {s: set(found) | {k.removeprefix(f"{s}.") for k in checks.WHY} for s, found in checks.CHECKS.items()}
+    public = names.mapped()
+    missing = [f"{s}.{n}" for s, found in public.items() for n, e in found.items() if not e and n not in known.get(s, ())]
+    stale = [f"{s}.{n}" for s, found in checks.CHECKS.items() for n in found if n not in public[s]]
+    assert not missing and not stale
+    assert {s: set(found) for s, found in public.items()} == {s: set(found) for s, found in data.current()["names"].items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- the command
@@ -185,6 +200,21 @@ def test_an_installed_package_says_where_its_results_come_from(tmp_path, monkeyp
     monkeypatch.setattr(data, "FILE", tmp_path / "absent.json")
     assert cli.main(["coverage", "--summary"]) == 2
     assert "found none" in capsys.readouterr().err
+
+
+def test_run_runs_the_suites_and_stops_at_the_first_failure(tmp_path, monkeypatch, capsys):
+    ran = []
+
+    def run(command, cwd):
+        ran.append(" ".join(command[2:]))
+        return subprocess.CompletedProcess(command, returncode=len(ran) == 4)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    page = tmp_path / "page.html"
+    assert cli.main(["coverage", "--run", "--output", str(page)]) == 0 and page.exists()
+    assert ran == list(coverage.RUN) and "tests.coverage_checks.collect" in ran
+    assert cli.main(["coverage", "--run", "--output", str(tmp_path / "other.html")]) == 2
+    assert f"`python -m {ran[0]}` failed" in capsys.readouterr().err and not (tmp_path / "other.html").exists()
 
 
 def test_data_is_written_a_line_per_entry(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """`msadapter coverage`: which of PyTorch's public names work on the device, and how that is known.
 
-data.json has the names, how each is exercised and the results; `tests/coverage/collect.py` makes it from the test suites of
-a source checkout. Here it becomes a page and a Markdown file.
+data.json has the names, how each is exercised and the results; `tests/coverage_checks/collect.py` makes it from the test
+suites of a source checkout. Here it becomes a page and a Markdown file.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import NoReturn
 from . import data, page
 from .rows import rows
 
-RUN = ("tests.conformance.run --update", "tests.conformance.run --dtypes --update", "tests.coverage.collect")
+RUN = ("tests.conformance.run --update", "tests.conformance.run --dtypes --update", "tests.coverage_checks.collect")
 
 
 def main(argv: list[str] | None = None) -> int:

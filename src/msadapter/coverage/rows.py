@@ -56,7 +56,9 @@ class Row:
 
 
 def rows(data: dict[str, Any]) -> list[Row]:
-    return [_row(s, name, info, data) for s in SECTIONS for name, info in data["names"].get(s, {}).items()]
+    names = data["names"]
+    in_order = [(s, n) for s in SECTIONS for n in sorted(names.get(s, ()), key=lambda n: (n.lower(), n))]
+    return [_row(s, n, names[s][n], data) for s, n in in_order]
 
 
 def count(found: Iterable[Row]) -> dict[str, Counter[str]]:

@@ -39,7 +39,7 @@ def public():
         "fft": _functions(fft),
         "special": _functions(special),
     }
-    return {s: sorted(set(names) - set(NOT_LISTED[s].split()), key=str.lower) for s, names in found.items()}
+    return {s: sorted(set(names) - set(NOT_LISTED[s].split())) for s, names in found.items()}
 
 
 def _torch():

@@ -1,4 +1,4 @@
-"""Collects what `msadapter coverage` shows beside the conformance results: `python -m tests.coverage.collect`.
+"""Collects what `msadapter coverage` shows beside the conformance results: `python -m tests.coverage_checks.collect`.
 
 PyTorch's public names, the database entries of each, checks of names that no database has, and the MindSpore primitives
 that each entry and check calls. It is written to src/msadapter/coverage/data.json.
@@ -31,7 +31,7 @@ RUNS = {
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m tests.coverage.collect", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.coverage_checks.collect", description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (2)")
     parser.add_argument("--checks", action="store_true", help="run the checks; keep what is recorded of the entries")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="check these names and print, without writing")
