@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .storage import TORCH_DTYPE, broadcast, constant, ms
-from .tracing import lasting, traced
+from .tracing import lasting, look, made_of_numbers, traced
 
 P = ms.ops
 _CAST = P.Cast()
@@ -150,7 +150,7 @@ def complex_abs(v):
 def divide(a, b):
     """a / b. RealDiv ignores the sign of a zero b, and calls NaN / 0 -inf; Reciprocal and Mul do not."""
     y = _DIV(a, b)
-    if not traced(b) and b.asnumpy().all():
+    if made_of_numbers(b) and look(b).all() or not traced(b) and b.asnumpy().all():
         return y
     if b.shape != y.shape:
         b = broadcast(b, y.shape)

@@ -25,6 +25,12 @@ def traced(v):
     return recorder is not None and recorder.varies(v)
 
 
+def made_of_numbers(v):
+    """Whether v is one number that came from Python: in later runs it may be another, but of its kind."""
+    recorder = active.recorder
+    return recorder is not None and recorder.is_number(v)
+
+
 def expect(v, low, high, but=None):
     """In each later run, the whole numbers in v must be in [low, high), or `but`; else the call runs eagerly and raises."""
     if active.recorder is not None:
