@@ -22,7 +22,8 @@ SECTIONS = {
     "fft": "torch.fft",
     "special": "torch.special",
 }
-# MSAdapter's own list says Stable or Beta for (this many, of this many) names, or that it has no name of the module.
+# What MSAdapter's own list calls Stable or Beta, of its names (its pages pytorch_api_supporting_torch, _tensor, _optim), or
+# what it says of a module as a whole (its page pytorch_api_supporting_overview).
 PUBLISHED = {
     "torch": "230 of 417",
     "Tensor": "17 of 526",
@@ -34,6 +35,9 @@ PUBLISHED = {
     "special": "none",
 }
 PUBLISHED_AT = "https://www.mindspore.cn/msadapter/docs/zh-CN/master/api.html"
+PUBLISHED_OVERVIEW = (
+    "https://github.com/mindspore-ai/docs/blob/master/docs/msadapter/docs/source_zh_cn/note/pytorch_api_supporting_overview.md"
+)
 
 _WORDS = {"fallback": "host", "wrong": "differs", "error": "fails", "crash": "fails", "timeout": "fails", "skip": "not run"}
 _ORDER = ("native", "skip", "fallback", "error", "timeout", "crash", "wrong")
