@@ -96,8 +96,8 @@ def _intro(data: dict[str, Any]) -> list[str]:
         "a view, a factory, random numbers or a description).",
         f"{kinds}.",
         f"The last column of the totals is [the list that MSAdapter publishes]({PUBLISHED_AT}): names that it calls Stable or "
-        "Beta, of the names in it, which are those of PyTorch 2.1 (its pages pytorch_api_supporting_torch, _tensor, _optim). For "
-        f"the other sections it is what [its overview]({PUBLISHED_OVERVIEW}) says of the module: supported in part, or none.",
+        "Beta, of the names in it, which are those of PyTorch 2.1 (its pages pytorch_api_supporting_torch, _tensor, _optim). "
+        f"For the other sections it is what [its overview]({PUBLISHED_OVERVIEW}) says of the module: in part, or none.",
     ]
 
 
