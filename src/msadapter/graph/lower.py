@@ -17,6 +17,7 @@ import sys
 
 import mindspore.common.dtype as mstype
 import numpy as np
+from mindspore.ops.auto_generate import gen_ops_prim as prim
 from torch.utils._pytree import tree_leaves
 
 from ..backend.storage import ms
@@ -51,19 +52,21 @@ class Program:
         return v
 
     def _simplified(self, lines, outputs):
-        seen, kept = {}, []
-        for line in lines:
+        seen, kept, makers = {}, [], {}
+        for line in expanded(lines):
             args = _mapped(line.args, self._of)
-            if line.primitive.name in _ALIASES or _unchanged(line, args):
-                self._same[line.outputs[0]] = args[0]
+            out = line.outputs[0]
+            line = folded(Line(line.primitive, args, line.outputs, line.single, line.node), makers)
+            if isinstance(line, Value):
+                self._same[out] = line
                 continue
-            key = (line.primitive.name, repr(sorted(line.primitive.attrs.items(), key=str)), _key(args))
+            key = (line.primitive.name, repr(sorted(line.primitive.attrs.items(), key=str)), _key(line.args))
             if key in seen:
                 for v, old in zip(line.outputs, seen[key].outputs):
                     self._same[v] = old
                 continue
-            line = Line(line.primitive, args, line.outputs, line.single, line.node)
             seen[key] = line
+            makers.update(dict.fromkeys(line.outputs, line))
             kept.append(line)
         needed, alive = {self._of(v) for v in outputs}, []
         for line in reversed(kept):
@@ -125,14 +128,6 @@ def _key(args):
     )
 
 
-def _unchanged(line, args):
-    """Whether the line gives what it takes: a reshape to the same shape, a cast to the same type."""
-    if line.primitive.name not in ("Reshape", "Cast") or not isinstance(args[0], Value):
-        return False
-    out = line.outputs[0]
-    return out.shape == args[0].shape and out.dtype == args[0].dtype
-
-
 class _Writer:
     """Names for everything, and the text."""
 
@@ -164,12 +159,6 @@ class _Writer:
         return "\n".join([*lines, "", *made, "", "", f"def step({parameters}):", *("    " + line for line in self.body), ""])
 
     def _line(self, line):
-        if line.primitive.name == "AsStrided":
-            self._view(line)
-            return
-        if line.primitive.name in _SPLITS:
-            self._split(line)
-            return
         call = f"{self._primitive(line.primitive)}({', '.join(self._arg(a) for a in line.args)})"
         if line.single:
             self._assign(line.outputs[0], call)
@@ -201,36 +190,79 @@ class _Writer:
             self.primitives[text] = f"{kind}_{len(self.primitives)}"
         return self.primitives[text]
 
-    def _split(self, line):
-        """Its parts, one after the other."""
-        v, _, dim = line.args
-        begin = [0] * len(v.shape)
-        for part in line.outputs:
-            call = f"{self._named(_GRAPH_VIEWS['slice'])}({self.names[v]}, {tuple(begin)}, {tuple(part.shape)})"
-            self._assign(part, call)
-            begin[dim] += part.shape[dim]
 
-    # A MindSpore view of a buffer, as reshape, slice, transpose and broadcast.
+# ------------------------------------------------------------------------------------------- views, as a graph has them
 
-    def _view(self, line):
-        v, size, stride, offset = line.args
-        out, text = line.outputs[0], self.names[v]
-        for step in view_steps(v.shape, tuple(size), tuple(stride), offset):
-            kind, *args = step
-            call = f"{self._named(_GRAPH_VIEWS[kind].format(*args))}({', '.join([text, *map(repr, args[: _TAKEN[kind]])])})"
-            name = f"t{len(self.names)}_{len(self.body)}"
-            self.body.append(f"{name} = {call}")
-            text = name
-        self.names[out] = text
+_SPLITS = {"Chunk", "SplitWithSize", "SplitTensor"}
+_RESHAPE, _TRANSPOSE, _SLICE, _GATHER = prim.Reshape(), prim.Transpose(), prim.Slice(), prim.Gather()
 
 
-_SPLITS = {"Chunk", "SplitWithSize", "SplitTensor"}  # views that have no kernel in a graph
-_OPS = "mindspore.ops.auto_generate.gen_ops_prim"
-_GRAPH_VIEWS = {
-    "reshape": f"{_OPS}.Reshape()", "transpose": f"{_OPS}.Transpose()", "slice": f"{_OPS}.Slice()",
-    "broadcast": f"{_OPS}.BroadcastTo({{0!r}})", "gather": f"{_OPS}.Gather()",
-}  # fmt: skip
-_TAKEN = {"reshape": 1, "transpose": 1, "slice": 2, "broadcast": 0}
+def expanded(lines):
+    """The lines with every MindSpore view, which has no kernel in a graph, written as what moves or copies."""
+    for line in lines:
+        if line.primitive.name == "AsStrided":
+            yield from _view(line)
+        elif line.primitive.name in _SPLITS:
+            v, _, dim = line.args
+            begin = [0] * len(v.shape)
+            for part in line.outputs:
+                yield Line(_SLICE, (v, tuple(begin), part.shape), [part], True, line.node)
+                begin[dim] += part.shape[dim]
+        else:
+            yield line
+
+
+def folded(line, makers):
+    """The line, or a shorter one, or the Value that it gives. makers: {Value: the line that makes it}."""
+    name, args, out = line.primitive.name, line.args, line.outputs[0]
+    if name in _ALIASES:
+        return args[0]
+    if name == "Cast" and args[0].dtype == out.dtype:
+        return args[0]
+    if name == "Reshape":
+        v = args[0]
+        while v in makers and makers[v].primitive.name == "Reshape":
+            v = makers[v].args[0]
+        return v if v.shape == out.shape else Line(_RESHAPE, (v, out.shape), line.outputs, True, line.node)
+    if name == "Transpose":
+        v, order = args[0], tuple(args[1])
+        if v in makers and makers[v].primitive.name == "Transpose":
+            order = tuple(makers[v].args[1][d] for d in order)
+            v = makers[v].args[0]
+        if order == tuple(sorted(order)):
+            return v
+        return Line(_TRANSPOSE, (v, order), line.outputs, True, line.node)
+    return line
+
+
+def _view(line):
+    v, size, stride, offset = line.args
+    try:
+        steps = view_steps(v.shape, tuple(size), tuple(stride), offset)
+    except ValueError:  # no box of a grid: element by element
+        index = np.full(tuple(size), offset, np.int64)
+        for d, (n, s) in enumerate(zip(size, stride)):
+            index += (np.arange(n) * s).reshape([-1 if k == d else 1 for k in range(len(size))])
+        where = Value("constant", index, ms.Tensor.from_numpy(index), line.node, index.shape, ms.int64)
+        flat = Value("primitive", None, None, line.node, (math.prod(v.shape),), v.dtype)
+        yield Line(_RESHAPE, (v, flat.shape), [flat], True, line.node)
+        yield Line(_GATHER, (flat, where, 0), line.outputs, True, line.node)
+        return
+    if not steps:
+        yield Line(_RESHAPE, (v, tuple(size)), line.outputs, True, line.node)
+    for i, (kind, *args) in enumerate(steps):
+        shape = args[0] if kind in ("reshape", "broadcast") else args[1] if kind == "slice" else _permuted(v.shape, args[0])
+        out = line.outputs[0] if i == len(steps) - 1 else Value("primitive", None, None, line.node, shape, v.dtype)
+        primitive = prim.BroadcastTo(args[0]) if kind == "broadcast" else _KINDS[kind]
+        yield Line(primitive, (v,) if kind == "broadcast" else (v, *args), [out], True, line.node)
+        v = out
+
+
+_KINDS = {"reshape": _RESHAPE, "transpose": _TRANSPOSE, "slice": _SLICE}
+
+
+def _permuted(shape, order):
+    return tuple(shape[d] for d in order)
 
 
 def view_steps(shape, size, stride, offset):

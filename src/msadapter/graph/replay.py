@@ -63,10 +63,11 @@ class Entry:
             results = self.program.run([v.tensor for v in self.program.inputs])
         except Exception as error:
             raise CannotCapture(f"MindSpore cannot compile it: {_first_line(error)}") from error
+        results = dict(zip(self.program.computed, results))
         pairs = [
-            (v.tensor.asnumpy(), r.asnumpy())
-            for v, r in zip(self.program.computed, results)
-            if v.dtype in FLOATS and (v.node is None or v.node.region is None)
+            (v.tensor.asnumpy(), results[made].asnumpy())
+            for v, made in self._of.items()
+            if made in results and v.dtype in FLOATS and (v.node is None or v.node.region is None)
         ]
         scale = max((np.abs(a, where=np.isfinite(a), out=np.zeros_like(a)).max() for a, _ in pairs if a.size), default=0)
         for a, b in pairs:
