@@ -35,6 +35,23 @@ def compile(fn=None, *, fullgraph=False, dynamic=None):
     return compile(fn, fullgraph=fullgraph, dynamic=dynamic)
 
 
+def to_cell(module, *example_inputs, dynamic_batch=False):
+    """A `mindspore.nn.Cell` that does what `module` does, with Parameters named as in `module.state_dict()`.
+
+    module: on any device; it is not changed. Its training mode now is the cell's for good.
+    example_inputs: tensors with the shapes and dtypes that the cell will take.
+    dynamic_batch: whether the first dimension of all inputs is a batch of any size.
+
+    `cell.to_module()` writes the cell's weights back into `module` and returns it.
+    """
+    from .backend import device
+
+    device.activate()
+    from .graph.cell import to_cell
+
+    return to_cell(module, *example_inputs, dynamic_batch=dynamic_batch)
+
+
 try:
     from .config import config, set_config
 except ValueError as _error:  # a wrong MSADAPTER_* variable
@@ -54,4 +71,4 @@ else:
     _autoload()
 
 __version__ = "0.1.0"
-__all__ = ["compile", "config", "enable", "fallbacks", "reset_fallbacks", "set_config"]
+__all__ = ["compile", "config", "enable", "fallbacks", "reset_fallbacks", "set_config", "to_cell"]

@@ -12,7 +12,9 @@ from ..backend.storage import ms
 from ..backend.tracing import CannotCapture
 
 _INTEGER = re.compile(r"(?<![\w.\-])-?\d+(?![\w.])")
-_INLINE = "mindspore.ops.auto_generate.gen_ops_prim.BroadcastTo("  # what can be made anew in a graph, for each n
+_OPS = "mindspore.ops.auto_generate.gen_ops_prim"
+_INLINE = f"{_OPS}.BroadcastTo("  # what can be made anew in a graph, for each n
+_LONGEST = 2**31 - 1
 
 
 def merged(programs, sizes):
@@ -93,12 +95,34 @@ def _constants(programs, sizes):
             constants[f"c{i}"] = v.tensor
             continue
         shape = _line(repr(v.shape), repr(w.shape), sizes)
-        values = {x.tobytes() for x in (*a.reshape(-1, 1), *b.reshape(-1, 1))}
-        if v.shape == w.shape or shape is None or len(values) != 1:
+        if v.shape == w.shape or shape is None:
             raise _differ(at)
-        constants[f"u{i}"] = ms.Tensor.from_numpy(np.array(v.tensor.asnumpy().reshape(-1)[:1]))
-        lines.append(f"c{i} = {_INLINE}{shape})(u{i})")
+        if len(np.unique(a)) == 1 and np.array_equal(np.unique(a), np.unique(b), equal_nan=a.dtype.kind in "fc"):
+            constants[f"u{i}"] = ms.Tensor.from_numpy(np.array(v.tensor.asnumpy().reshape(-1)[:1]))
+            lines.append(f"c{i} = {_INLINE}{shape})(u{i})")
+            continue
+        step = _step(a, b)
+        constants[f"u{i}"] = ms.Tensor.from_numpy(np.array(v.tensor.asnumpy()[:1])) if step is not None else None
+        if step == 0:
+            lines.append(f"c{i} = {_INLINE}{shape})(u{i})")
+        elif step is not None:
+            rows = _linear(len(a), len(b), sizes)
+            counted = f"{_OPS}.Range({_LONGEST})(0, ({rows}) * {step}, {step})"
+            counted = f"{_OPS}.Reshape()({counted}, ({rows}, {', '.join('1' * (a.ndim - 1))}))"
+            lines.append(f"c{i} = {_OPS}.Add()({counted}, u{i})")
+        else:
+            raise _differ(at)
     return lines, constants
+
+
+def _step(a, b):
+    """The number by which each row of a and b is larger than the one before, as in the offsets of samples; else None."""
+    if a.ndim == 0 or a.shape[1:] != b.shape[1:] or not np.array_equal(a, b[: len(a)]):
+        return None
+    steps = np.unique(b[1:] ^ b[:-1] if b.dtype == bool else b[1:] - b[:-1])
+    if len(steps) != 1 or not (steps[0] == 0 or (steps[0] > 0 and b.dtype == np.int64)):
+        return None
+    return int(steps[0])
 
 
 def _user(lines, name, at):

@@ -43,7 +43,7 @@ def to_cell(module, *example_inputs, dynamic_batch=False):
     for last, sizes in enumerate(BATCHES, 1 - len(BATCHES)):
         recordings = [_Recording(module, [_of_size(x, size, n) for x in example_inputs]) for n in sizes]
         try:
-            return _cell(module, recordings, example_inputs, sizes)
+            return _cell(module, recordings, example_inputs, sizes, retry=last < 0)
         except CannotCapture:
             if last == 0:
                 raise
@@ -126,7 +126,6 @@ class _Recording:
     def _backward(self, found, leaves):
         """What torch's autograd makes of `ones`, which stands for the gradient that MindSpore will give."""
         recorder = self.recorder
-        # Outputs that are one value would otherwise be given one gradient each; MindSpore sums those itself.
         differentiable = [(k, x) for k, x in enumerate(found) if x.requires_grad]
         if not differentiable:
             self.no_gradients = "no output depends on a parameter or on a floating-point input"
@@ -242,13 +241,18 @@ def _on_device(module):
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def _cell(module, recordings, examples, sizes=None):
+def _cell(module, recordings, examples, sizes=None, retry=False):
     first = recordings[0]
     try:
         forward = _function([r.forward for r in recordings], sizes)
-        backward = _function([r.backward for r in recordings], sizes)
     except ValueError as error:
         raise CannotCapture(f"Expected a module whose forward is one graph: {error}.") from error
+    try:
+        backward = _function([r.backward for r in recordings], sizes)
+    except (ValueError, CannotCapture) as error:
+        if retry:
+            raise CannotCapture(str(error)) from error
+        first.no_gradients, backward = str(error).rstrip("."), None
     names = [*dict.fromkeys([*dict(module.named_parameters()), *dict(module.named_buffers())])]
     writer = _CellWriter(first, names, examples, sizes)
     made = _load(writer.text, forward=forward, backward=backward, **writer.constants)
