@@ -6,7 +6,7 @@ from torch import Tensor
 from ..backend import storage
 from ..backend.storage import LOCK
 from ..backend.tracing import CannotCapture
-from . import dynamo
+from . import cache, dynamo
 from .capture import Recorder, Value
 from .lower import Program
 
@@ -42,7 +42,8 @@ class Entry:
         wanted = [v for v in self._values if isinstance(v, Value)] + [v for _, v in self._writes]
         self.program = Program(recorder.lines, wanted)
         self._stands = dict(zip(wanted, self.program.outputs))
-        self._ready = False
+        self._preludes = [v for v in self.program.inputs if v.source == "prelude"]
+        self.ready, self.wrong = False, None
         for v in recorder.values.values():
             if v.source != "constant":
                 v.tensor = None  # memory that the program does not need
@@ -80,35 +81,53 @@ class Entry:
 
     # ------------------------------------------------------------------------------------------------------------ a run
 
-    def run(self, given, inputs):
-        """The results for the inputs as given, and all on the device.
-
-        None, with nothing done, if the graph must run op by op for their values.
-        """
+    def suits(self, inputs):
+        """Whether the program is right for the values that the inputs have."""
         with LOCK:
-            if not self._suit(inputs):
-                return None
-            state = torch.get_rng_state() if self._draws and not self._ready else None
-            try:
-                return self._run(given, inputs)
-            except Exception as error:
-                if self._ready:
-                    raise
-                if state is not None:
-                    torch.set_rng_state(state)
-                raise CannotCapture(f"MindSpore does not compile it: {str(error).strip().splitlines()[0]}") from error
+            for v, low, high, but in self._expected:
+                a = self._resolve(v, inputs, ()).asnumpy()
+                if but is not None:
+                    a = a[a != but]
+                if a.size and (a.min() < low or a.max() >= high):
+                    return False
+            return all(tuple(self._resolve(v, inputs, ()).shape) == v.shape for v in self._preludes)
 
-    def _run(self, given, inputs):
-        if not self._ready and self.program.computed:
-            self.program.compile(dynamo._folder())
+    def prepare(self, run, given, inputs):
+        """The results of `run()`, compared with those of the compiled program. CannotCapture if there is none."""
+        state = torch.get_rng_state() if self._draws else None
+        try:
+            with LOCK:
+                if self.program.computed:
+                    cache.compile(self.program)
+                ours, writes = self._compute(given, inputs)
+        except Exception as error:
+            raise CannotCapture(f"MindSpore cannot compile it: {_first_line(error)}") from error
+        finally:
+            if state is not None:
+                torch.set_rng_state(state)
+        results = run()
+        dynamo.COUNTS["compiled"] += 1
+        pairs = [(a, b) for a, b in zip(ours, results) if isinstance(b, Tensor) and a is not b]
+        if not _alike([(storage.host(a), storage.host(b)) for a, b in pairs if b.device.type == "mindspore"]):
+            self.wrong = "MindSpore's graph computes other values than its ops do one by one"
+        self.ready = True
+        return results
+
+    def run(self, given, inputs):
+        """The results for the inputs as given, and all on the device."""
+        with LOCK:
+            results, writes = self._compute(given, inputs)
+            for target, v in writes:
+                storage.store(inputs[target].untyped_storage() if isinstance(target, int) else target, v)
+            return results
+
+    def _compute(self, given, inputs):
+        """The results, and (an input's number or a storage, what will be in it)."""
         drawn = [d() for d in self._draws]
         values = {}
         if self.program.computed:
             taken = [self._resolve(v, inputs, drawn) for v in self.program.inputs]
             values = dict(zip(self.program.computed, self.program.run(taken)))
-        if not self._ready:
-            dynamo.COUNTS["compiled"] += 1
-            self._ready = True
 
         def value(v):
             v = self._stands[v]
@@ -119,19 +138,7 @@ class Entry:
         results = []
         for kind, *what in self._plan:
             results.append(_result(kind, what, given, inputs, bases, results))
-        for target, v in writes:
-            storage.store(inputs[target].untyped_storage() if isinstance(target, int) else target, v)
-        return results
-
-    def _suit(self, inputs):
-        """Whether the program is right for the values that the inputs have."""
-        for v, low, high, but in self._expected:
-            a = self._resolve(v, inputs, ()).asnumpy()
-            if but is not None:
-                a = a[a != but]
-            if a.size and (a.min() < low or a.max() >= high):
-                return False
-        return all(tuple(self._resolve(v, inputs, ()).shape) == v.shape for v in self.program.inputs if v.source == "prelude")
+        return results, writes
 
     def _resolve(self, v, inputs, drawn):
         """The `ms.Tensor` that v is in this run."""
@@ -161,3 +168,17 @@ def _result(kind, what, given, inputs, bases, results):
         return storage.as_strided(bases[place], size, stride, offset)
     s = place if kind == "state" else (inputs if kind == "alias" else bases)[place].untyped_storage()
     return storage._set(storage._META, storage.new_empty((0,), dtype), s, offset, size, stride)
+
+
+def _alike(pairs):
+    """Whether two computations of the same floats agree, by the scale of the largest."""
+    pairs = [(a.double(), b.double()) for a, b in pairs if b.is_floating_point() and b.numel()]
+    scale = max((float(b[b.isfinite()].abs().amax()) for _, b in pairs if b.isfinite().any()), default=0.0)
+    return all(torch.allclose(a, b, rtol=1e-2, atol=1e-3 * scale, equal_nan=True) for a, b in pairs)
+
+
+def _first_line(error):
+    """The first line of MindSpore's message that says something."""
+    lines = [line.strip("- \n") for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("Kernel select failed")]
+    return lines[0] if lines else type(error).__name__

@@ -1,17 +1,16 @@
 """`torch.compile(model, backend="mindspore")`: dynamo's graphs as compiled MindSpore programs.
 
 AOTAutograd splits what dynamo captured into a forward and a backward graph of ATen ops. A graph's first call runs op by
-op and is recorded (capture.py); from its second call with inputs of the same kind on, the lowered program runs instead of
-it. Where a recording is of no use, the graph goes on running op by op, and one warning says why.
+op and is recorded (capture.py). The second call with inputs of the same kind compiles the lowered program and compares
+what it computes with what the ops do one by one; later ones run the program alone. Where a recording is of no use, the
+graph goes on running op by op, and one warning says why.
 
 This module costs nothing to import: what it needs is loaded when the first graph is compiled.
 """
 
-import atexit
 import collections
 import functools
-import shutil
-import tempfile
+import operator
 import threading
 import warnings
 import weakref
@@ -19,7 +18,7 @@ import weakref
 import torch
 
 LIMIT = 64  # kinds of inputs for which one graph keeps programs
-COUNTS = collections.Counter()  # "recorded", "compiled", "program", "eager": calls of graphs
+COUNTS = collections.Counter()  # calls of graphs that were "recorded", "compiled", run as a "program", or "eager"
 GRAPHS = weakref.WeakSet()  # the live ones
 
 # Our modules whose code runs inside of ops: dynamo must not compile it. The others wrap what users call.
@@ -67,14 +66,6 @@ def _compiler(kind, graph, inputs):
     return call
 
 
-@functools.cache
-def _folder():
-    """Where the written programs are: MindSpore's parser reads them from files."""
-    folder = tempfile.mkdtemp(prefix="msadapter-graphs-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
 class Graph:
     """A graph of AOTAutograd's, called with the list of its inputs, which it empties."""
 
@@ -98,24 +89,34 @@ class Graph:
             return self._record(key, inputs)
         from ..backend.tracing import CannotCapture
 
-        try:
-            with self._lock:
-                result = entry.run(inputs, _moved(inputs))
-        except CannotCapture as error:
-            self.reason = str(error)
-            return self._eagerly(inputs, self.reason)
-        if result is None:  # these inputs need what only the kernels do, such as an error about an index
-            COUNTS["eager"] += 1
-            return self.graph(*inputs)
-        COUNTS["program"] += 1
-        return result
+        moved = _moved(inputs)
+        with self._lock:
+            if not entry.suits(moved):  # they need what only the kernels do, such as an error about an index
+                COUNTS["eager"] += 1
+                return self._one_by_one(inputs)
+            if not entry.ready:
+                try:
+                    result = entry.prepare(lambda: self._one_by_one(inputs), inputs, moved)
+                    self.reason = entry.wrong
+                    return result
+                except CannotCapture as error:
+                    self.reason = str(error)
+                    return self._eagerly(inputs, self.reason)
+            COUNTS["program"] += 1
+            return entry.run(inputs, moved)
 
     def _eagerly(self, inputs, reason):
         COUNTS["eager"] += 1
         if not self._warned:
             self._warned = True
-            warnings.warn(f"torch.compile: this {self.kind} graph runs op by op on the device: {reason}", stacklevel=3)
-        return self.graph(*inputs)
+            from .compile import CaptureWarning
+
+            text = f"torch.compile: this {self.kind} graph runs op by op on the device: {reason}"
+            warnings.warn(text, CaptureWarning, stacklevel=3)
+        return self._one_by_one(inputs)
+
+    def _one_by_one(self, inputs, recorder=None):
+        return _Ops(self.graph, recorder).run(*inputs)
 
     def _record(self, key, inputs):
         from ..backend.tracing import CannotCapture
@@ -125,7 +126,7 @@ class Graph:
         moved = _moved(inputs)
         recorder = bound.recorder_of(moved)
         with recorder:
-            result = _Named(self.graph, recorder).run(*moved)
+            result = self._one_by_one(moved, recorder)
         try:
             self.entries[key] = bound.Entry(recorder, moved, list(result))
         except CannotCapture as error:
@@ -189,17 +190,38 @@ def _line(node):
     return f"{name.rsplit('/', 1)[-1]}:{rest.removeprefix(', line ').split(',')[0]}"
 
 
-class _Named(torch.fx.Interpreter):
-    """Runs a graph, and gives what the recorder notes the user's lines."""
+class _Ops(torch.fx.Interpreter):
+    """Runs a graph op by op, each result with the strides that it had when the graph was made.
+
+    A recorder is given the user's lines.
+    """
 
     def __init__(self, graph, recorder):
         super().__init__(graph)
         self.recorder = recorder
 
     def run_node(self, node):
-        before = len(self.recorder.nodes)
+        noted = self.recorder.nodes if self.recorder is not None else []
+        before = len(noted)
         result = super().run_node(node)
-        line = _line(node) if len(self.recorder.nodes) > before else ""
-        for noted in self.recorder.nodes[before:]:
-            noted.where = line or noted.where
+        if node.op == "call_function" and isinstance(result, torch.Tensor):
+            view_of = () if node.target is operator.getitem else self.map_nodes_to_values(node.all_input_nodes, node)
+            result = _restrided(result, node.meta.get("val"), view_of)
+        if len(noted) > before:
+            line = _line(node)
+            for one in noted[before:]:
+                one.where = line or one.where
         return result
+
+
+def _restrided(x, expected, view_of):
+    """x, or a copy of it with the strides of `expected`, which views of it count on."""
+    if not isinstance(expected, torch.Tensor) or x.device.type != "mindspore" or x.dim() < 2:
+        return x
+    stride = expected.stride()
+    if x.stride() == stride or not all(type(n) is int for n in (*stride, *expected.shape)) or x.shape != expected.shape:
+        return x
+    if any(n > 1 and s != e for n, s, e in zip(x.shape, x.stride(), stride)) and 0 not in x.shape:
+        if not any(isinstance(a, torch.Tensor) and a.untyped_storage() is x.untyped_storage() for a in view_of):
+            return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
+    return x

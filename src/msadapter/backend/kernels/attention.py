@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from ..registry import LIB, Decline, aten, kernel, raw
 from ..storage import _prim as prim
-from ..storage import constant, ms, read, read_fresh, wrap
+from ..storage import constant, ms, read, read_fresh, wrap, wrap_strided
 from ..tracing import recording
 from .linalg import add_bias, multiply
 from .softmax import softmax_of
@@ -45,7 +45,18 @@ def fused(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, ret
     p = softmax_of(scores, -1)
     if dead is not None and dead.any():
         p = _fill(p, dead, dtype, 0)  # a row that may look at nothing gives zeros
-    return wrap(multiply(p, read(value))), wrap(p), None, None, shape[-2], shape[-1], None, None, None
+    return _laid_out(multiply(p, read(value)), query), wrap(p), None, None, shape[-2], shape[-1], None, None, None
+
+
+def _laid_out(v, x):
+    """v with its dimensions in memory in the order of x's, as torch's Meta kernels say."""
+    if x.is_contiguous():
+        return wrap(v)
+    strides, step = [0] * x.dim(), 1
+    for d in sorted(range(x.dim()), key=x.stride().__getitem__, reverse=True)[::-1]:
+        strides[d] = step
+        step *= v.shape[d]
+    return wrap_strided(v, tuple(strides))
 
 
 def _scale(query, scale):
@@ -60,16 +71,7 @@ def fused_backward(grad, query, key, value, attn_bias, wanted, out, probabilitie
     dp = _MUL(p, multiply(g, read(value), False, True))
     rows = _SUM(dp, (-1,), True, None)
     ds = _MUL(_SUB(dp, _MUL(p, _TILE(rows, (1, 1, 1, p.shape[-1])))), constant(_scale(query, scale), dtype))
-    return wrap(multiply(ds, k)), wrap(multiply(ds, q, True)), wrap(dv), None
-
-
-@raw("_safe_softmax")
-def safe_softmax(x, dim, dtype=None):
-    """softmax that gives zeros where a whole row is -inf."""
-    dead = (x == -math.inf).all(dim, keepdim=True)
-    if not recording() and not dead.any():
-        return torch.softmax(x, dim, dtype)
-    return torch.softmax(x.masked_fill(dead, 0), dim, dtype).masked_fill(dead, 0)
+    return _laid_out(multiply(ds, k), query), _laid_out(multiply(ds, q, True), key), _laid_out(dv, value), None
 
 
 _SDPA = aten.scaled_dot_product_attention.default
@@ -95,6 +97,8 @@ def _fusible(q, k, v, mask, dropout_p, is_causal, enable_gqa):
         return False
     if mask is None:
         return True
+    if type(q) is not torch.Tensor:  # torch.compile traces: the fused kernel would read the mask's values
+        return False
     if is_causal or mask.requires_grad or mask.dtype not in (torch.bool, q.dtype) or mask.dim() > 4 or mask.dim() < 2:
         return False
     full = (*q.shape[:3], k.shape[2])
