@@ -1,4 +1,4 @@
-"""The command line: `msadapter run script.py [args]`, `msadapter doctor`, `msadapter coverage`.
+"""The command line: `msadapter run script.py [args]`, `msadapter doctor`, `msadapter coverage`, `msadapter export`.
 
 `run` executes the script in this process as `python script.py` would: its module is `__main__`, `sys.argv`,
 `sys.path[0]` and `__file__` are the script's, and exceptions, exit codes and signals end as they do there.
@@ -21,6 +21,7 @@ usage: msadapter run [--report[=FILE.json]] [--cpu-reference] SCRIPT [ARGS ...]
        msadapter run [options] -m MODULE [ARGS ...]
        msadapter doctor
        msadapter coverage [--output FILE.html] [--summary] [--run]
+       msadapter export MODULE --input SHAPE -o FILE.mindir
        msadapter --version | --help
 
 run       run a PyTorch script on the mindspore device, unchanged: the device is the default one, and 'cuda' and
@@ -30,6 +31,7 @@ run       run a PyTorch script on the mindspore device, unchanged: the device is
   --cpu-reference     run the script on PyTorch's CPU, without msadapter, for comparison
 doctor    check this installation: versions, processor, settings, a self-test
 coverage  write which of PyTorch's functions, methods, modules and optimizers work, as a page to search
+export    write a module for MindSpore, without PyTorch in it; see msadapter export --help
 """
 
 
@@ -48,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _command(argv: list[str]) -> int:
     if not argv:
-        raise UsageError("expected a command; received none. Commands: run, doctor, coverage. See msadapter --help.")
+        raise UsageError("expected a command; received none. Commands: run, doctor, coverage, export. See msadapter --help.")
     name, rest = argv[0], argv[1:]
     if name in ("-h", "--help", "help"):
         print(USAGE, end="")
@@ -68,7 +70,11 @@ def _command(argv: list[str]) -> int:
         from . import coverage
 
         return coverage.main(rest)
-    raise UsageError(f"expected a command (run, doctor, coverage); received {name!r}. See msadapter --help.")
+    if name == "export":
+        from .graph import export
+
+        return export.main(rest)
+    raise UsageError(f"expected a command (run, doctor, coverage, export); received {name!r}. See msadapter --help.")
 
 
 # ----------------------------------------------------------------------------------------------------------------- run

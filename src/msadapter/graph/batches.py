@@ -20,24 +20,21 @@ _LONGEST = 2**31 - 1
 def merged(programs, sizes):
     """(text, constants) of a function `step` that does what both programs do, which have batches of the two sizes."""
     first, second = (program.source().splitlines() for program in programs)
-    at = "the module"
     lines, inline = [], {}
     for a, b in zip(first, second):
-        if a.strip().startswith("#"):
-            at = "aten::" + a.strip(" #")
         a, b = a.split("  # ")[0], b.split("  # ")[0]
         both = _line(a, b, sizes)
         if both is None:
-            raise _differ(at)
+            raise _differ(_parting(first, second))
         if a != b and not a.startswith("    "):  # a primitive whose attributes differ
             name, _, text = both.partition(" = ")
             if not text.startswith(_INLINE):
-                raise _differ(_user(first, name, at))
+                raise _differ(_op(first, f"{name}("))
             inline[name] = text
             continue
         lines.append(both)
     if len(first) != len(second):
-        raise _differ(at)
+        raise _differ(_parting(first, second))
     body = "\n".join(lines)
     for name, text in inline.items():
         body = re.sub(rf"\b{name}\(", lambda _, text=text: f"{text}(", body)
@@ -125,12 +122,22 @@ def _step(a, b):
     return int(steps[0])
 
 
-def _user(lines, name, at):
-    """The op that uses the primitive `name`."""
+def _parting(first, second):
+    """The op at which the two programs part."""
+    bodies = [lines[next(i for i, line in enumerate(lines) if line.startswith("def step")) + 1 :] for lines in (first, second)]
+    for a, b in zip(*bodies):
+        if _INTEGER.sub("0", a.split("  # ")[0]) != _INTEGER.sub("0", b.split("  # ")[0]):
+            return _op(bodies[0], a)
+    return _op(bodies[0], bodies[0][-1])
+
+
+def _op(lines, text):
+    """The op for which there is a line with `text`."""
+    at = "the module"
     for line in lines:
-        if line.strip().startswith("#"):
+        if line.startswith("    #"):
             at = "aten::" + line.strip(" #")
-        if line.startswith("    ") and f"{name}(" in line:
+        if line.startswith("    ") and text in line:
             break
     return at
 

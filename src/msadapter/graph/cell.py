@@ -31,7 +31,7 @@ from .batches import merged
 from .capture import Line, Node, Recorder, Value
 from .lower import Program
 
-BATCHES = ((5, 7), (11, 13))  # sizes to record with; where a number of the module equals one by chance, others do not
+PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # batch sizes to record with, if they are no other size in the module
 
 
 def to_cell(module, *example_inputs, dynamic_batch=False):
@@ -40,13 +40,10 @@ def to_cell(module, *example_inputs, dynamic_batch=False):
     if not dynamic_batch:
         return _cell(module, [_Recording(module, example_inputs)], example_inputs)
     size = _batch(example_inputs)
-    for last, sizes in enumerate(BATCHES, 1 - len(BATCHES)):
-        recordings = [_Recording(module, [_of_size(x, size, n) for x in example_inputs]) for n in sizes]
-        try:
-            return _cell(module, recordings, example_inputs, sizes, retry=last < 0)
-        except CannotCapture:
-            if last == 0:
-                raise
+    taken = {n for x in (*module.parameters(), *module.buffers(), *example_inputs) for n in x.shape}
+    sizes = sorted(PRIMES, key=lambda n: n in taken)[:2]
+    recordings = [_Recording(module, [_of_size(x, size, n) for x in example_inputs]) for n in sizes]
+    return _cell(module, recordings, example_inputs, sizes)
 
 
 def _check(module, inputs):
@@ -117,7 +114,7 @@ class _Recording:
         rest = [line for line in whole._lines if line.outputs[0] not in mine]
         self.backward = Program(rest, [whole._of(v) for v in self.gradients.values()])
         asked = [*self.backward.inputs, *self.backward.outputs]
-        self.saved = [v for v in dict.fromkeys(asked) if v in mine]
+        self.saved = [v for v in dict.fromkeys(asked) if v in mine and v not in self.forward.outputs]
         self.forward = Program(self.forward._lines, [*self.forward.outputs, *self.saved])
         for v in [*self.forward.inputs, *self.backward.inputs]:
             if v.source not in ("argument", "storage", "primitive"):
@@ -241,7 +238,7 @@ def _on_device(module):
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def _cell(module, recordings, examples, sizes=None, retry=False):
+def _cell(module, recordings, examples, sizes=None):
     first = recordings[0]
     try:
         forward = _function([r.forward for r in recordings], sizes)
@@ -250,8 +247,6 @@ def _cell(module, recordings, examples, sizes=None, retry=False):
     try:
         backward = _function([r.backward for r in recordings], sizes)
     except (ValueError, CannotCapture) as error:
-        if retry:
-            raise CannotCapture(str(error)) from error
         first.no_gradients, backward = str(error).rstrip("."), None
     names = [*dict.fromkeys([*dict(module.named_parameters()), *dict(module.named_buffers())])]
     writer = _CellWriter(first, names, examples, sizes)
@@ -265,6 +260,8 @@ def _cell(module, recordings, examples, sizes=None, retry=False):
 def _function(programs, sizes):
     """The function `step` of a program, or of one for all batch sizes."""
     program = programs[0]
+    if not any(p.computed for p in programs):
+        return None
     text, constants = program.source(), {f"c{i}": v.tensor for i, v in enumerate(program.constants)}
     if sizes is not None:
         text, constants = merged(programs, sizes)
@@ -292,7 +289,7 @@ class _CellWriter:
             "import mindspore.common.dtype as mstype",
             "from msadapter.graph.cell import ModuleCell",
             "",
-            "assign, zeros = mindspore.ops.Assign(), mindspore.ops.ZerosLike()",
+            "assign, same, zeros = mindspore.ops.Assign(), mindspore.ops.Identity(), mindspore.ops.ZerosLike()",
             "",
             "",
             "class Step(mindspore.nn.Cell):",
@@ -319,14 +316,18 @@ class _CellWriter:
     def _construct(self):
         program = self.recording.forward
         call = f"        result = forward({', '.join(self.step[v] for v in program.inputs)})"
-        values = [self._result(program, v) or self.step[v] for v in program.outputs]
+        values = []
+        for v in program.outputs:
+            value = self._result(program, v) or self.step[v]
+            # Eagerly, MindSpore gives a gradient to one only of several results that are the same tensor.
+            values.append(f"same({value})" if value in values or v not in program.computed else value)
         return [*([call] if program.computed else []), f"        return ({''.join(v + ', ' for v in values)})"]
 
     def _bprop(self):
         r, program = self.recording, self.recording.backward
         if r.no_gradients is not None:
             return [f"        raise RuntimeError({'This cell has no gradients: ' + r.no_gradients + '.'!r})"]
-        saved = {v: f"out[{len(r.outputs) + len(r.writes) + i}]" for i, v in enumerate(r.saved)}
+        saved = {v: f"out[{i}]" for i, v in enumerate(r.forward.outputs) if v in r.forward.computed}
 
         def known(v):
             return saved.get(v) or self.step.get(v) or f"dout[{v.origin - r.count}]"
