@@ -269,10 +269,22 @@ def _as_input(op, args, kwargs, v):
 def _as_image(op, args, kwargs, v):
     """torch CPU's rule for convolution, pooling and the like: channels last in, channels last out."""
     images = [a for a in args[:2] if isinstance(a, Tensor) and a.dim() == 4 and not a.is_contiguous()]
-    if len(v.shape) == 4 and any(a.is_contiguous(memory_format=torch.channels_last) for a in images):
+    if len(v.shape) == 4 and any(_channels_last(a) for a in images):
         n, c, h, w = v.shape
         return wrap_strided(v, (h * w * c, 1, w * c, c))
     return wrap(v)
+
+
+def _channels_last(x):
+    """Whether torch's suggest_memory_format says so: it looks at the strides of dimensions of size 1, too."""
+    shape, strides, least = x.shape, x.stride(), 0
+    if strides[1] == 0:
+        return False
+    for d in (1, 3, 2, 0):
+        if shape[d] == 0 or strides[d] < least or (d == 0 and least == strides[1]):
+            return False
+        least = strides[d] * max(shape[d], 1)
+    return True
 
 
 _LAYOUTS = {True: _as_meta, "input": _as_input, "image": _as_image}
