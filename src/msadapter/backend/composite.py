@@ -34,7 +34,8 @@ def register():
     """Register torch's decomposition of every op that would otherwise run on the host."""
     for op, fn in decomposition_table.items():
         if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten" and _wanted(op):
-            registry.kernel(registry._name(op))(_values(registry._name(op), fn))
+            pointwise = torch.Tag.pointwise in op.tags
+            registry.kernel(registry._name(op), layout=pointwise)(_values(registry._name(op), fn))
 
 
 def _wanted(op):
