@@ -280,6 +280,8 @@ def avg_pool2d(x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_i
 
 @kernel("avg_pool3d")
 def avg_pool3d(x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None):
+    if any(n < k for n, k in zip(x.shape[-3:], (*kernel_size, *kernel_size[-1:] * 2))):  # before padding, in 3d only
+        raise Decline("a window larger than the input")
     return avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, 3)
 
 
