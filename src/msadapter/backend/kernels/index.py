@@ -296,6 +296,8 @@ def _put(v, s, dims, at, k, target, shape, tensors, accumulate):
 @kernel("take")
 def take(x, index):
     n = x.numel()
+    if index.dtype is not torch.int64:
+        raise Decline("indices of another type")
     check_range(index, n, -n)
     if not index.numel():
         return empty(x, index.shape)
