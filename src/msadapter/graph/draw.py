@@ -277,7 +277,7 @@ class Picture:
         )
 
     def _arrow(self, a, b, values, number):
-        far = a.stage != b.stage and a.stage != "input"
+        far = a.stage != b.stage and (a.stage, b.stage) != ("input", "forward")
         if far and a.x < b.x:  # from side to side
             x1, y1, x2, y2 = a.x + WIDTH, a.y + a.height / 2, b.x, b.y + b.height / 2
             bend = max(24, (x2 - x1) / 2)
