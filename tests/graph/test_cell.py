@@ -186,6 +186,26 @@ def test_autocast_is_recorded():
     assert all(p.dtype == mindspore.float32 for p in cell.get_parameters())
 
 
+def test_amp_levels(mode):
+    module, x = build("mlp")
+    cell = mindspore.amp.auto_mixed_precision(msadapter.to_cell(module, x), "auto")
+    out, reference = cell(ms(x)).asnumpy(), module(x).detach().numpy()
+    assert 1e-6 < np.abs(out - reference).max() < 1e-2  # computed in float16
+    (gradient, *_) = mindspore.grad(total_of(cell), None, cell.trainable_params())(ms(x))
+    module(x).sum().backward()
+    close(gradient, next(module.parameters()).grad, 1e-2)
+    for level in ("O2", "O3"):
+        with pytest.raises(ValueError, match="amp level 'auto', or call to_cell under torch.autocast"):
+            mindspore.amp.auto_mixed_precision(msadapter.to_cell(module, x), level)
+
+
+def total_of(cell):
+    def total(x):
+        return cell(x).sum()
+
+    return total
+
+
 # ------------------------------------------------------------------------------------------------------------- training
 
 
@@ -231,7 +251,9 @@ def test_model_train():
 # -------------------------------------------------------------------------------------------------------- any batch size
 
 
-@pytest.mark.parametrize("name", ["lenet", "resnet18_small_images", "vit", "lstm_lm", "unet"])
+@pytest.mark.parametrize(
+    "name", ["lenet", "vit", *(pytest.param(x, marks=pytest.mark.slow) for x in ("resnet18_small_images", "lstm_lm", "unet"))]
+)
 def test_dynamic_batch(name):
     module, x = build(name)
     cell = msadapter.to_cell(module, x, dynamic_batch=True)

@@ -398,6 +398,15 @@ class ModuleCell(ms.nn.Cell):
             value = from_host(x.detach().cpu().clone(memory_format=torch.contiguous_format))
             setattr(self, self._names[name], ms.Parameter(value, name=name, requires_grad=trained))
 
+    def to_float(self, dst_type):
+        """What mindspore.amp calls at levels O2 and O3, and would find casts of the recorded primitives in the way."""
+        if dst_type == ms.float32:
+            return self
+        raise ValueError(
+            f"Expected a recorded module to keep its dtypes; received to_float({dst_type}). Use the amp level 'auto', or call "
+            "to_cell under torch.autocast('mindspore', dtype), which records PyTorch's casts."
+        )
+
     def to_module(self):
         """The PyTorch module that this cell was made of, with the cell's weights and statistics."""
         module = self._source[0]
