@@ -3,12 +3,14 @@
 A folder that cannot be written to is no reason to fail: a temporary one takes its place, with a warning.
 """
 
+import contextlib
 import functools
 import os
 import pathlib
 import tempfile
 import warnings
 
+from ..backend.storage import ms
 from ..config import config
 
 
@@ -41,6 +43,17 @@ def _elsewhere(wanted, error):
         stacklevel=3,
     )
     return where
+
+
+@contextlib.contextmanager
+def kept(folder):
+    """MindSpore keeps what it compiles here in `folder`, and takes it from there if it is there."""
+    enabled, path = bool(ms.get_context("enable_compile_cache")), ms.get_context("compile_cache_path")
+    ms.set_context(enable_compile_cache=True, compile_cache_path=str(folder))
+    try:
+        yield
+    finally:
+        ms.set_context(enable_compile_cache=enabled, compile_cache_path=path)
 
 
 def compile(program):

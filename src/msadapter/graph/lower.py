@@ -21,6 +21,7 @@ from mindspore.ops.auto_generate import gen_ops_prim as prim
 from torch.utils._pytree import tree_leaves
 
 from ..backend.storage import ms
+from . import cache
 from .capture import Line, Value
 
 SMALL = 64
@@ -40,7 +41,7 @@ class Program:
         self.inputs = [v for v in used if v.source != "constant" or v.varying]
         self.constants = [v for v in used if v.source == "constant" and not v.varying]
         self.computed = [v for v in dict.fromkeys(self.outputs) if v in made]
-        self._function = None
+        self._function = self._kept = None
 
     # ---------------------------------------------------------------------------------------------------- simplifying
 
@@ -83,7 +84,8 @@ class Program:
 
     def content(self):
         """A name for the program: equal programs have equal names."""
-        digest = hashlib.sha256(self.source().encode())
+        digest = hashlib.sha256(f"{ms.__version__}\n{self.source()}".encode())
+        digest.update(repr([(v.shape, str(v.dtype)) for v in self.inputs]).encode())
         for v in self.constants:
             digest.update(np.ascontiguousarray(v.origin).tobytes())
         return digest.hexdigest()[:24]
@@ -104,11 +106,16 @@ class Program:
         spec.loader.exec_module(module)
         for i, v in enumerate(self.constants):
             setattr(module, f"c{i}", v.tensor)
-        self._function = ms.jit(module.step)
+        self._function, self._kept = ms.jit(module.step), pathlib.Path(folder) / name
 
     def run(self, tensors):
         """The values of `computed`, as `ms.Tensor`s."""
-        result = self._function(*tensors)
+        if self._kept is not None:  # the first run compiles
+            with cache.kept(self._kept):
+                result = self._function(*tensors)
+            self._kept = None
+        else:
+            result = self._function(*tensors)
         return result if isinstance(result, (tuple, list)) else (result,)
 
 
