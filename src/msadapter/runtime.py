@@ -116,6 +116,9 @@ def _start() -> ModuleType:
         _hold_isa(imported_before_us)
         if module.get_context("device_target") == "CPU":
             module.runtime.launch_blocking()
+        from .graph import switches
+
+        switches.install(module)
         _module = module
         return module
 

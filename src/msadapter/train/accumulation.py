@@ -68,11 +68,15 @@ class Window:
                     )
                 p.grad = None
 
+    def outgrown_by(self, weight: float) -> bool:
+        """Whether `factor(weight)` would give the window another unit."""
+        return self.unit is not None and weight > 4 * self.unit
+
     def factor(self, weight: float) -> float:
         """What multiplies the mean loss of a micro-batch of this weight (> 0): w_i / unit, at most 4."""
         if self.unit is None:
             self.unit = weight
-        elif weight > 4 * self.unit:
+        elif self.outgrown_by(weight):
             sums = [*self.sums.values(), *(p.grad for p in self.params if p.grad is not None)]
             if sums:
                 torch._foreach_mul_(sums, self.unit / weight)
@@ -177,9 +181,7 @@ class Window:
             "weight": self.weight,
             "unit": self.unit,
             "scale": self.scale,
-            "gradients": [
-                None if g is None else g.detach().clone() for g in (self.sums.get(p, p.grad) for p in self.params)
-            ],
+            "gradients": [None if g is None else g.detach().clone() for g in (self.sums.get(p, p.grad) for p in self.params)],
         }
 
     def load_state_dict(self, state: dict) -> None:

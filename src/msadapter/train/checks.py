@@ -47,6 +47,15 @@ def check_loss(loss):
         )
 
 
+def check_history(loss):
+    """A loss without a gradient trains nothing."""
+    if not loss.requires_grad:
+        raise RuntimeError(
+            "Expected a loss that depends on a trainable parameter; received one without a gradient. Do not call "
+            "the step under torch.no_grad(), and leave requires_grad on for what is to be trained."
+        )
+
+
 def check_mean(loss_fn):
     """A loss module that says it sums does not fit: each mean is multiplied by its weight."""
     if getattr(loss_fn, "reduction", None) == "sum":

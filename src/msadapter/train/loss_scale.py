@@ -117,15 +117,7 @@ class LossScaler:
         if any(g.layout != torch.strided for g in grads):
             raise TypeError("unscale_: expected dense gradients; received a sparse one. Use sparse=False.")
         with torch.no_grad():
-            for g in _by_kind(grads):
-                # the largest magnitude of each gradient: inf and nan show in it, and a sum of squares cannot overflow
-                norms = torch.stack(torch._foreach_norm([x for x in g if x.numel()] or [g[0].new_zeros(1)], math.inf))
-                self._found.append(~torch.isfinite(norms).all())
-                if g[0].dtype in HALVES:  # in float32: 1 / scale may be 0 in float16
-                    for x in g:
-                        x.copy_(x.float() / self._scale)
-                else:
-                    torch._foreach_mul_(g, 1.0 / self._scale)
+            self._found += [unscale(g, self._scale, 1.0 / self._scale) for g in by_kind(grads)]
         self._unscaled = True
 
     def step(self, optimizer: torch.optim.Optimizer, *args, **kwargs):
@@ -336,7 +328,27 @@ def _from_mindspore(state):
     }
 
 
-def _by_kind(grads):
+def unscale(grads, scale, inverse):
+    """Divide the gradients, all of one dtype, by the scale in place. A tensor: whether one of them was inf or nan.
+
+    scale, and inverse (1 / scale): numbers, or {dtype: number as a tensor}.
+    """
+    # the largest magnitude of each gradient: inf and nan show in it, and a sum of squares cannot overflow
+    norms = torch.stack(torch._foreach_norm([x for x in grads if x.numel()] or [grads[0].new_zeros(1)], math.inf))
+    found = ~torch.isfinite(norms).all()
+    if grads[0].dtype in HALVES:  # in float32: 1 / scale may be 0 in float16
+        for x in grads:
+            x.copy_(x.float() / _of_dtype(scale, torch.float32))
+    else:
+        torch._foreach_mul_(grads, _of_dtype(inverse, grads[0].dtype))
+    return found
+
+
+def _of_dtype(number, dtype):
+    return number.get(dtype, number.get(torch.float32)) if isinstance(number, dict) else number
+
+
+def by_kind(grads):
     kinds: dict = {}
     for g in grads:
         kinds.setdefault((g.device, g.dtype), []).append(g)

@@ -135,8 +135,7 @@ class TrainAccuStepsWithLossScaleCell(TrainAccuStepsCell):
             )
         if scale_sense.shape not in ((), (1,)):
             raise ValueError(
-                f"TrainAccuStepsWithLossScaleCell: expected scale_sense of shape () or (1,); received "
-                f"{scale_sense.shape}."
+                f"TrainAccuStepsWithLossScaleCell: expected scale_sense of shape () or (1,); received {scale_sense.shape}."
             )
         self.loss_scaling_manager = manager
         self.scale_sense = Parameter(_scalar(scale_sense), name="scale_sense", requires_grad=False)
@@ -242,9 +241,7 @@ class Model_ACCU(Model):  # noqa: N801  (the name that MindSpore's tutorials use
             sens = self._loss_scale_manager.get_loss_scale()
         return TrainAccuStepsCell(network, self._optimizer, sens, **options)
 
-    def _train_process(
-        self, epoch, train_dataset, list_callback=None, cb_params=None, initial_epoch=0, valid_infos=None
-    ):
+    def _train_process(self, epoch, train_dataset, list_callback=None, cb_params=None, initial_epoch=0, valid_infos=None):
         helper = DatasetHelper(train_dataset, dataset_sink_mode=False, epoch_num=epoch - initial_epoch)
         self._run(helper, epoch, train_dataset, list_callback, cb_params, initial_epoch, valid_infos)
 

@@ -28,9 +28,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..graph.switches import graph_mode
 from . import accumulation
 from .accumulation import HALVES, VERSION, Window, outside_autocast
-from .checks import LoaderWatch, check_arguments, check_loss, check_mean, warn_of_unequal
+from .checks import LoaderWatch, check_arguments, check_history, check_loss, check_mean, warn_of_unequal
 from .loss_scale import LossScaler
 
 
@@ -74,6 +75,9 @@ class TrainStep:
             must run the same number of windows, and call `flush` as often. The parameters and buffers of the first
             rank are broadcast here. Over gloo, device tensors pass through host memory. With tensor or context
             parallelism pass the data-parallel group only.
+        compile: run forward and backward, and the end of a window, as MindSpore graphs (train/compiled.py). What cannot
+            be a graph runs eagerly, with a warning that says why. None: only under
+            `mindspore.set_context(mode=mindspore.GRAPH_MODE)`. The parameters must be on the `mindspore` device.
 
     Between the calls of a window `p.grad` holds the running sum, to be read only (see accumulation.py); outside of a
     window it is None. Gradient hooks run in each backward pass and see scaled, weighted gradients. To see the final
@@ -94,6 +98,7 @@ class TrainStep:
         scaler: Any = None,
         scheduler: Any = None,
         data_parallel: Any = None,
+        compile: bool | None = None,
     ) -> None:
         check_arguments(model, loss_fn, optimizer, accumulate, weight, clip_norm, scaler, scheduler)
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
@@ -116,9 +121,20 @@ class TrainStep:
         self._sizes: set[int] = set()
         self._warned = self.accumulate == 1 and self.group is None
         self._applying, self._watch = False, None
+        self.compile, self._graphs, self._told = compile, None, False
+        if compile and any(p.device.type != "mindspore" for p in self._window.params):
+            raise ValueError(
+                f"compile: expected parameters on the mindspore device; received some on {self._window.params[0].device}. "
+                "Move the model there before the optimizer is made."
+            )
         self._saved = 0  # micro-batches of the open window that a state_dict holds
         this = weakref.ref(self)
-        hook = optimizer.register_step_pre_hook(lambda *_: _guard(this()))
+
+        def guard(*_):
+            _guard(this())
+
+        guard.only_guards = True
+        hook = optimizer.register_step_pre_hook(guard)
         weakref.finalize(self, hook.remove)
 
     # -- one micro-batch ------------------------------------------------------------------------------------------
@@ -146,6 +162,16 @@ class TrainStep:
         if self.accumulate > 1 and not (self.updates or self.skips):
             self._check_epoch()
         weight = self._weight_of(batch)
+        graphs = self._compiled() if weight > 0 and not window.outgrown_by(weight) else None
+        loss = self._forward(batch, weight) if graphs is None else self._in_graph(graphs, batch, weight)
+        window.count += 1
+        window.weight += weight
+        self._saved = 0
+        if window.count < self.accumulate:
+            return StepOutput(loss, False, False, None)
+        return self._apply(loss)
+
+    def _forward(self, batch, weight):
         with contextlib.ExitStack() as stack:
             for wrapper in self._wrappers:
                 stack.enter_context(wrapper.no_sync())  # around forward too: that is where DDP decides
@@ -153,12 +179,31 @@ class TrainStep:
             check_loss(loss)
             if weight > 0:
                 self._backward(loss, weight)
-        window.count += 1
-        window.weight += weight
-        self._saved = 0
-        if window.count < self.accumulate:
-            return StepOutput(loss.detach(), False, False, None)
-        return self._apply(loss.detach())
+        return loss.detach()
+
+    def _compiled(self):
+        """The graphs of this step; None if it runs eagerly."""
+        if not (graph_mode() if self.compile is None else self.compile):
+            return None
+        from . import compiled
+
+        if self._graphs is None or not self._graphs.fits(self):
+            reason = compiled.obstacle(self)
+            if reason is not None and self.compile and not self._told:
+                self._told = True
+                compiled.tell(f"TrainStep runs eagerly: {reason}.")
+            self._graphs = compiled.Compiled(self) if reason is None else None
+        return self._graphs
+
+    def _in_graph(self, graphs, batch, weight):
+        window, scale = self._window, self._window.scale
+        scale = self._scale() if scale is None else scale
+        if isinstance(self.scaler, torch.amp.GradScaler):
+            self.scaler.scale(torch.zeros((), device=graphs.device))  # torch makes its scale tensor here
+        loss = graphs.backward(batch, weight, scale, weighted=self.weight is not None and self.accumulate > 1)
+        window.scale = scale
+        window.collect()
+        return loss
 
     def flush(self) -> StepOutput:
         """Apply an incomplete window: its micro-batches divided by their own weight. Nothing pending: nothing happens.
@@ -230,11 +275,7 @@ class TrainStep:
         window, scaler = self._window, self.scaler
         if window.scale is None:
             window.scale = self._scale()
-        if not loss.requires_grad:
-            raise RuntimeError(
-                "Expected a loss that depends on a trainable parameter; received one without a gradient. Do not call "
-                "the step under torch.no_grad(), and leave requires_grad on for what is to be trained."
-            )
+        check_history(loss)
         factor = window.factor(weight)
         if loss.dtype in HALVES:
             loss = loss.float()  # the factor and the scale need more than 8 or 11 bits
@@ -267,10 +308,15 @@ class TrainStep:
         norm, updated, self._applying = None, False, True
         try:
             with outside_autocast(window.params[0].device.type):
-                total = window.close(self.group, scale)
+                graphs = self._compiled()
+                if graphs is not None and not graphs.can_update():
+                    graphs = None
+                divide = graphs is not None and self.group is None  # the graph divides by the weights, not `close`
+                total = window.weight if divide else window.close(self.group, scale)
                 self.reductions += self.group is not None
                 if total > 0:
-                    norm, updated = self._update(scale)
+                    self._check_reached()
+                    norm, updated = self._update(scale) if graphs is None else graphs.update(divide, scale, self.clip_norm)
         finally:
             self._applying = False
             window.clear(self.model)
@@ -284,13 +330,15 @@ class TrainStep:
             return StepOutput(None, False, False, None)
         return StepOutput(loss, updated, not updated, norm)
 
-    def _update(self, scale):
-        params = [p for p in self._window.params if p.grad is not None]
-        if not params:
+    def _check_reached(self):
+        if not self._window.sums and all(p.grad is None for p in self._window.params):
             raise RuntimeError(
                 "Expected the loss to reach a parameter of the optimizer; it reached none in the whole window. Was the "
                 "optimizer made for another model, or before the model's parameters were replaced?"
             )
+
+    def _update(self, scale):
+        params = [p for p in self._window.params if p.grad is not None]
         scaler, norm = self.scaler, None
         if scaler is not None:
             scaler.scale(torch.zeros((), device=params[0].device))  # torch makes its scale tensor here
@@ -306,6 +354,11 @@ class TrainStep:
         if not isinstance(scaler, LossScaler):
             overflow = float(scaler.get_scale()) < scale  # torch's backoff_factor is below 1
         return norm, not overflow
+
+    def stats(self) -> dict[str, dict]:
+        """What `msadapter.compile` says of the two graphs: {"micro": {...}, "boundary": {...}}; {} for an eager step."""
+        graphs = self._graphs
+        return {} if graphs is None else {"micro": graphs.micro.stats(), "boundary": graphs.boundary.stats()}
 
     # -- state ----------------------------------------------------------------------------------------------------
 
