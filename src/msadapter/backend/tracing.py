@@ -15,7 +15,7 @@ class _Active(threading.local):
 active = _Active()
 
 
-class CannotCapture(Exception):
+class CannotCapture(RuntimeError):
     """Why a call cannot become a graph, in words for the user."""
 
 

@@ -19,10 +19,16 @@ host, an op that ran on the host, a host tensor made on the way, a primitive on 
 """
 
 import dataclasses
+import datetime
 import functools
+import logging
+import random
 import sys
+import sysconfig
 import threading
+import time
 
+import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -96,9 +102,10 @@ class Recorder(TorchDispatchMode):
 
     arguments: the call's tensors, in order.
     gradients: {id(parameter): its gradient before the call}, as far as known: it shows what `zero_grad` dropped.
+    known: ids of the storages that the function also reaches by itself. An argument with one of them is state.
     """
 
-    def __init__(self, arguments=(), gradients=None):
+    def __init__(self, arguments=(), gradients=None, known=()):
         super().__init__()
         self.reason = None  # why this recording is of no use
         self.values = {}  # id(ms.Tensor) -> Value
@@ -108,8 +115,15 @@ class Recorder(TorchDispatchMode):
         self.leaves = {}  # id(tensor) -> (tensor, its gradient before)
         self.dropped = set()  # ids of those whose gradient from before the call plays no part
         self._gradients = gradients or {}
+        self.born_at = {}  # id(storage) -> the op and the line that made it
         self.born = {}  # id(storage) -> storage, those made on the way
         self.host_arguments = {}  # address -> (number, bytes)
+        self.effects = []  # what the call does that a graph would not: prints, a look at the clock
+        self.drawing = {}  # id(generator) -> generator, those that kernels drew from
+        self.backward = False  # whether gradients were computed
+        self.generators = {}  # id(generator) -> [generator, its state at first, its state after the last draw]
+        self._known, self.pinned = known, {}
+        self._arguments = [(x, x.requires_grad) for x in arguments]
         self.regions, self.region = [], None
         self._node, self._depth = None, 0
         for i, x in enumerate(arguments):
@@ -119,11 +133,48 @@ class Recorder(TorchDispatchMode):
 
     def __enter__(self):
         _hooks.install()
+        self._states = _random_states()
+        self._continues(torch.default_generator)
+        self._profile = sys.getprofile()
+        if self._profile is None:
+            sys.setprofile(self._watch)
+        else:
+            self.backward = True  # nobody can say
         return super().__enter__()
 
     def __exit__(self, *exception):
+        if self._profile is None:
+            sys.setprofile(None)
         _hooks.remove()
-        return super().__exit__(*exception)
+        result = super().__exit__(*exception)
+        self._continues(torch.default_generator)
+        held = {id(x) for x in self.tensors.values()} | {id(x) for x, _ in self._arguments}
+        for key, (x, _) in list(self.leaves.items()):
+            if sys.getrefcount(x) <= 3 and key not in held:  # made on the way (x.detach().requires_grad_()), and gone
+                del self.leaves[key]
+        if any(x.requires_grad is not before for x, before in self._arguments):
+            self.fail("it changes requires_grad of an argument")
+        if _random_states() != self._states:
+            self.effects.append("random numbers of Python or NumPy")
+        return result
+
+    def _watch(self, frame, event, function):
+        """sys.setprofile: what only a call of the function's own code can have asked for."""
+        if event == "c_call":
+            if function.__name__ == "run_backward":
+                self.backward = True
+            elif function in _EFFECTS and is_users(frame.f_code.co_filename):
+                self._effect(function.__name__, frame)
+            elif isinstance(getattr(function, "__self__", None), random.Random):
+                self._effect("random numbers", frame)
+        elif event == "call" and frame.f_code is _LOG:
+            while frame is not None and frame.f_code.co_filename == _LOG.co_filename:
+                frame = frame.f_back
+            if frame is not None and is_users(frame.f_code.co_filename):
+                self._effect("logging", frame)
+
+    def _effect(self, what, frame):
+        self.effects.append(f"{what} ({frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno})")
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -139,21 +190,30 @@ class Recorder(TorchDispatchMode):
         self.nodes.append(node)
         if self.region is not None and on_device:
             self.region.nodes.append(node)
-        self._host_operands(node, tensors, on_device)
+        to = kwargs.get("device")
+        self._host_operands(op, node, tensors, on_device or (to is not None and torch.device(to).type == "mindspore"))
         if name == "_local_scalar_dense" and on_device:
             return self._item(op, args, node)
+        generators = [torch.default_generator, *(g for g in leaves if isinstance(g, torch.Generator))]
+        for g in generators:
+            self._continues(g, node)
+        draws = len(self.draws)
         self._node, tracing.active.recorder = node, self
         try:
             result = op(*args, **kwargs)
         finally:
             self._node, tracing.active.recorder = None, None
+        if len(self.draws) > draws:
+            for g in generators:
+                self.generators[id(g)][2] = g.get_state()
+                self.drawing[id(g)] = g
         found = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         node.shapes = tuple(tuple(x.shape) for x in found)
         for x in found:
             if x.device.type == "mindspore":
                 s = x.untyped_storage()
                 if id(s) not in self.storages:
-                    self.born[id(s)] = s
+                    self.born[id(s)], self.born_at[id(s)] = s, f" of aten::{name} ({node.where})"
             elif on_device:
                 self.fail(f"aten::{name} brings a value to the host", node)
         if self.region is not None and on_device:
@@ -163,12 +223,15 @@ class Recorder(TorchDispatchMode):
     def see(self, x):
         """Note a device tensor that an op takes: state that was there before, unless it was made on the way."""
         s = x.untyped_storage()
-        if x.requires_grad and x.is_leaf and id(x) not in self.leaves:
-            self.leaves[id(x)] = (x, x.grad)
-            if x.grad is None and self._gradients.get(id(x)) is not None:
+        if x.requires_grad and x.is_leaf and id(x) not in self.leaves and id(s) not in self.born:
+            grad, before = x.grad, self._gradients.get(id(x))
+            if grad is not None and id(grad.untyped_storage()) in self.born:  # assigned by the call itself
+                grad = None
+            self.leaves[id(x)] = (x, grad)
+            if grad is None and before is not None:
                 self.dropped.add(id(x))
-            if x.grad is not None and id(x.grad.untyped_storage()) not in self.storages:
-                self._keep(x.grad, "gradient", x)
+            if grad is not None and id(grad.untyped_storage()) not in self.storages:
+                self._keep(grad, "gradient", x)
         if id(s) in self.storages or id(s) in self.born:
             return
         self._keep(x, "storage", x)
@@ -190,18 +253,36 @@ class Recorder(TorchDispatchMode):
                 self.leaves[id(x)] = (x, x.grad)
             s = x.untyped_storage()
             if id(s) not in self.storages:
-                self._keep(x, "argument", i)
+                if id(s) in self._known:
+                    self.pinned[i] = s
+                    self._keep(x, "storage", x)
+                else:
+                    self._keep(x, "argument", i)
         elif x.numel():
             self.host_arguments[x.data_ptr()] = (i, x.numel() * x.element_size())
 
-    def _host_operands(self, node, tensors, on_device):
+    def _host_operands(self, op, node, tensors, on_device):
+        if node.region is not None:
+            return
         for x in tensors:
-            if x.device.type == "cpu" and x.dim() and x.numel() and on_device and x.data_ptr() not in self.host_arguments:
-                if node.region is None:
+            if x.device.type != "cpu" or not x.numel():
+                continue
+            argument = self.host_argument(x)
+            if on_device:
+                if x.dim() and x.data_ptr() not in self.host_arguments:
                     self.fail("a host tensor that is no argument meets the device", node)
+                elif argument and x.dim() and node.name not in _MOVING:
+                    self.fail("it needs the values of a host tensor among the arguments", node)
+            elif argument and not (op.is_view or node.name in _LOOKING):
+                self.fail("it computes on the host with a tensor among the arguments. Move it to the device first", node)
+
+    def host_argument(self, x):
+        """Whether the host tensor x lies in the memory of an argument."""
+        place = x.data_ptr()
+        return any(start <= place < start + size for start, (_, size) in self.host_arguments.items())
 
     def _item(self, op, args, node):
-        number = op(*args)
+        number = node.result = op(*args)
         x = args[0]
         value = self.values.get(id(x.untyped_storage().buf))
         if value is None or x.untyped_storage().buf.size != 1:
@@ -229,10 +310,22 @@ class Recorder(TorchDispatchMode):
         """What an optimizer makes of its numbers varies too: they change with the step."""
         return value.source != "constant" or (value.node is not None and value.node.region is not None)
 
+    def is_number(self, v):
+        value = self.values.get(id(v))
+        return value is not None and value.source == "constant" and v.size == 1
+
     def expect(self, v, low, high, but):
         value = self.values.get(id(v))
         if value is not None and value.source in ("argument", "host argument", "storage"):
             self.expected[id(value), low, high] = (value, low, high, but)
+
+    def _continues(self, g, node=None):
+        """Nobody but the kernels' draws may move a generator: a later run makes those draws and nothing else."""
+        if g.device.type == "cpu":
+            state = g.get_state()
+            found = self.generators.setdefault(id(g), [g, state, state])
+            if not torch.equal(found[2], state):
+                self.fail("it seeds a random generator, or draws from it on the host", node)
 
     def drawn(self, draw, v):
         parts = v if isinstance(v, tuple) else (v,)
@@ -324,6 +417,30 @@ def _alias(v):
     return ms.Tensor.from_numpy(v.asnumpy()) if v.dtype != ms.bfloat16 else v.copy()
 
 
+def _random_states():
+    kind, keys, *rest = np.random.get_state()
+    return random.getstate(), (kind, keys.tobytes(), *rest)
+
+
+# What a graph would leave out without a word, where the user's own code calls it.
+_EFFECTS = {
+    print, input, open, time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic, time.process_time,
+    datetime.datetime.now, time.sleep,
+}  # fmt: skip
+_LOG = logging.Logger._log.__code__
+_INSTALLED = tuple({sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")} - {None})
+_PACKAGE = __file__.rsplit("/", 2)[0]
+
+
+def is_users(file):
+    """Whether a source file is the user's own, not that of an installed package."""
+    return not file.startswith((*_INSTALLED, _PACKAGE, "<frozen"))
+
+
+# Ops that may take a host tensor beside device tensors: what it holds goes to the device as a whole.
+_MOVING = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize", "index", "index_put", "index_put_", "_index_put_impl_"}
+_LOOKING = {"detach", "alias", "lift_fresh", "is_same_size"}
+
 _OURS = ("/torch/", "/msadapter/", "<")
 
 
@@ -365,6 +482,8 @@ class _Hooks:
                     self._replace(cls, "__call__", _hooked_call(cls.__dict__["__call__"]))
             self._replace(ms.Tensor, "from_numpy", staticmethod(_hooked_from_numpy(ms.Tensor.from_numpy)))
             self._replace(ms.Tensor, "asnumpy", _hooked_asnumpy(ms.Tensor.asnumpy))
+            for name in ("tolist", "numpy", "__array__", "__dlpack__"):
+                self._replace(torch.Tensor, name, _hooked_look(getattr(torch.Tensor, name)))
 
     def remove(self):
         with self._lock:
@@ -480,3 +599,17 @@ def _hooked_asnumpy(read):
         return read(self)
 
     return asnumpy
+
+
+def _hooked_look(look):
+    """The user's code takes the numbers of a host tensor."""
+
+    @functools.wraps(look)
+    def hooked(self, *args, **kwargs):
+        recorder = _recorder()
+        if recorder is not None and tracing.active.recorder is None and self.device.type == "cpu" and self.numel():
+            if recorder.region is None and recorder.host_argument(self):
+                recorder.fail(f"it reads a host tensor among the arguments ({_where()})")
+        return look(self, *args, **kwargs)
+
+    return hooked

@@ -5,6 +5,9 @@ optimizer computed becomes an input of the graph; each run makes the optimizer's
 arithmetic on the device left out (`_Numbers`). Any other makes the function unfit for a graph, and the reason says where.
 """
 
+import gc
+import weakref
+
 import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -36,29 +39,61 @@ class Entry:
     """
 
     def __init__(self, first, second, result, arguments, compile):
-        self.recorder = second
+        self.recorder, self.misses = second, 0
         self._numbers = _compare(first, second)
+        self._own = {id(a): i for i, a in enumerate(arguments)}
         self._grads = _gradients(second)
         self._writes = [(x, v, _final(second, x.untyped_storage())) for x, v in _state(second) if _written(x, v)]
         leaves, self._spec = tree_flatten(result)
         self._results = [_result(second, x, arguments) for x in leaves]
+        self._shared = _shared(second, leaves)
         reads = [r.value for r in second.reads]
         outputs = [v for _, _, v in self._writes]
         outputs += [v for *_, v in self._grads.values() if v is not None]
         outputs += [r[1] for r in self._results if r[0] == "new"] + reads
         self.program = Program(second.lines, outputs)
         self._of = dict(zip(outputs, self.program.outputs))
-        self._state = [(x, x.untyped_storage()) for x, v in _state(second) if v.source == "storage"]
+        self._state = [(x, x.untyped_storage(), _geometry(x)) for x, v in _state(second) if v.source == "storage"]
+        self._leaves = self._known_leaves(second)
+        self._born = [weakref.ref(s) for s in _passing(second, leaves)]
         self.placeholders = {id(p): storage.new_empty(tuple(p.shape), p.dtype, p.stride()) for p, _ in second.leaves.values()}
         self._check(compile)
         for v in second.values.values():  # the graph has the values: what the recording held can go
             if v.source not in ("constant",):
                 v.tensor = None
+        first.born.clear()
         second.born.clear()
+
+    def alone(self):
+        """CannotCapture if a tensor that the call made, and did not return, is still held somewhere: by a container that
+        the guards do not see, say. A graph would leave it as it is."""
+        if any(ref() is not None for ref in self._born):
+            gc.collect()
+        for ref in self._born:
+            if (s := ref()) is not None:
+                raise CannotCapture(f"a tensor{self.recorder.born_at.get(id(s), '')} outlives the call, beside its results")
+        self._born = []
+
+    def _known_leaves(self, recorder):
+        """[(key, argument's number or parameter, storage, geometry, had a gradient, the gradient's geometry, its twin)]."""
+        found, owners = [], {}
+        for key, (p, before) in recorder.leaves.items():
+            kept = before is not None and key not in recorder.dropped
+            twin = owners.setdefault(id(before.untyped_storage()), key) if kept else None
+            who = self._own.get(key, p)
+            s = None if key in self._own else p.untyped_storage()
+            plays = key not in recorder.dropped
+            found.append((who, s, _geometry(p), plays, before is not None, _geometry(before) if kept else None))
+            if twin not in (None, key):
+                raise CannotCapture("two parameters have gradients in one memory")
+        return found
 
     def _check(self, compile):
         """Compile, run once on what the recording ran on, and compare: a graph that computes something else is no good."""
         try:
+            if not self.program.computed:  # it only hands tensors around
+                self.program.run = lambda tensors: ()
+                return
             compile(self.program)
             results = self.program.run([v.tensor for v in self.program.inputs])
         except Exception as error:
@@ -76,14 +111,33 @@ class Entry:
 
     # ------------------------------------------------------------------------------------------------------------ a run
 
-    def fits(self):
+    def fits(self, arguments):
         """None, or why the state of the program is not the recorded one."""
-        for x, s in self._state:
-            if x.untyped_storage() is not s:
+        for x, s, geometry in self._state:
+            if x.untyped_storage() is not s or (x.shape, x.stride(), x.storage_offset()) != geometry:
                 return "a tensor of the program has other memory now"
-        for key, (p, before) in self.recorder.leaves.items():
-            if (p.grad is None) is not (before is None) and key not in self.recorder.dropped:
-                return "a parameter has a gradient now" if before is None else "a parameter has no gradient now"
+        for i, s in self.recorder.pinned.items():
+            if arguments[i].untyped_storage() is not s:
+                return "an argument was a tensor of the program itself, and is none now"
+        owners = set()
+        for p, s, geometry, plays, had, grad_geometry in self._leaves:
+            if s is None:
+                p = arguments[p]
+                if not p.is_leaf:
+                    return "an argument is no leaf now"
+            elif p.untyped_storage() is not s or (p.shape, p.stride(), p.storage_offset()) != geometry:
+                return "a parameter has other memory now"
+            if not plays:
+                continue
+            grad = p.grad
+            if (grad is not None) is not had:
+                return "a parameter has no gradient now" if had else "a parameter has a gradient now"
+            if had:
+                if _geometry(grad) != grad_geometry:
+                    return "a gradient is laid out in another way now"
+                owners.add(id(grad.untyped_storage()))
+        if len(owners) != sum(had and plays for *_, plays, had, _ in self._leaves):
+            return "two parameters have gradients in one memory now"
         return None
 
     def run(self, arguments):
@@ -91,7 +145,7 @@ class Entry:
         undo = _Undo(self.recorder)
         try:
             return self._run(arguments, self._host_calls(undo))
-        except Miss:
+        except BaseException:
             undo()
             raise
 
@@ -103,8 +157,8 @@ class Entry:
                 now = _number(self._get(read.value, results, arguments, numbers))
                 if now != read.number and not (now != now and read.number != read.number):
                     raise Miss(f"a value that the host reads is {now}, and was {read.number} ({read.node.where})")
-            self._store(results, arguments, numbers)
-            return self._answer(results, arguments, numbers)
+            made = self._store(results, arguments, numbers)
+            return self._answer(made, results, arguments, numbers)
 
     def _get(self, v, results, arguments, numbers):
         v = self._of.get(v, v)
@@ -137,7 +191,7 @@ class Entry:
         if v.source == "host argument":
             x = arguments[v.origin]
             return storage.from_host(x.contiguous() if v.shape == tuple(x.shape) else x.contiguous().view(v.shape))
-        x = arguments[v.origin] if v.source == "argument" else v.origin.grad if v.source == "gradient" else v.origin
+        x = self._holder(v, v.origin, arguments)
         s = x.untyped_storage()
         buf = s.buf if s.buf is not None else storage._materialize(s)
         if tuple(buf.shape) != v.shape:
@@ -148,27 +202,47 @@ class Entry:
             raise Miss("a tensor's memory has another type")
         return buf
 
+    def _holder(self, v, x, arguments):
+        """The tensor in whose memory v is."""
+        if v.source == "argument":
+            return arguments[v.origin]
+        if v.source == "gradient":
+            i = self._own.get(id(v.origin))
+            return (v.origin if i is None else arguments[i]).grad
+        return x
+
     def _store(self, results, arguments, numbers):
         touched = []
         for x, v, new in self._writes:
-            target = arguments[v.origin] if v.source == "argument" else v.origin.grad if v.source == "gradient" else x
+            target = self._holder(v, x, arguments)
             storage.store(target.untyped_storage(), _fresh(self._get(new, results, arguments, numbers)))
             touched.append(target)
+        made = {}
         if touched:
             torch.autograd.graph.increment_version(touched)
-        for p, kind, geometry, v in self._grads.values():
+        for key, (p, kind, geometry, v) in self._grads.items():
+            p = arguments[self._own[key]] if key in self._own else p
             if kind == "none":
                 p.grad = None
             elif kind == "new":
-                p.grad = _tensor(_fresh(self._get(v, results, arguments, numbers)), geometry)
+                p.grad = self._made(made, self._shared.get(key, key), v, geometry, results, arguments, numbers)
+        return made
 
-    def _answer(self, results, arguments, numbers):
-        leaves, made = [], {}
-        for kind, what, *geometry in self._results:
-            if kind == "new":
-                if what not in made:
-                    made[what] = _fresh(self._get(what, results, arguments, numbers))
-                leaves.append(_tensor(made[what], geometry))
+    def _made(self, made, memory, v, geometry, results, arguments, numbers):
+        """A new tensor; those that shared memory in the recording share it."""
+        if memory not in made:
+            made[memory] = storage.wrap(_fresh(self._get(v, results, arguments, numbers)))
+        return _tensor(made[memory], geometry)
+
+    def _answer(self, made, results, arguments, numbers):
+        leaves = []
+        for i, (kind, what, *geometry) in enumerate(self._results):
+            same = self._shared.get(("same", i))
+            if same is not None:
+                leaves.append(leaves[same])
+            elif kind == "new":
+                memory = self._shared.get(("result", i), ("result", i))
+                leaves.append(self._made(made, memory, what, geometry, results, arguments, numbers))
             elif kind == "argument":
                 leaves.append(arguments[what])
             elif kind == "view":
@@ -199,15 +273,20 @@ class Entry:
 
 
 class _Undo:
-    """What host calls change on the host: step counters (0-dim tensors) and the numbers of optimizers and schedulers."""
+    """What a run changes on the host before the graph: generators, step counters (numbers, or tensors of no dimension), and
+    the numbers of optimizers and schedulers."""
 
     def __init__(self, recorder):
         owners = [region.owner for region in recorder.regions]
         owners += [o.optimizer for o in owners if isinstance(o, LRScheduler)]
         self._tensors, self._dicts = {}, []
-        for owner in owners:
-            dicts = owner.param_groups if isinstance(owner, torch.optim.Optimizer) else [owner.__dict__]
-            self._dicts += [(d, dict(d)) for d in dicts]
+        self._generators = [(g, g.get_state()) for g in recorder.drawing.values()]
+        for owner in {id(o): o for o in owners}.values():
+            if isinstance(owner, torch.optim.Optimizer):
+                self._dicts += [(d, dict(d)) for d in owner.param_groups]
+                self._dicts += [(d, _plain(d)) for d in (owner.__dict__, *owner.state.values())]
+            else:
+                self._dicts.append((owner.__dict__, dict(owner.__dict__)))
 
     def note(self, tensors):
         for x in tensors:
@@ -219,6 +298,12 @@ class _Undo:
             x.copy_(value)
         for d, before in self._dicts:
             d.update(before)
+        for g, state in self._generators:
+            g.set_state(state)
+
+
+def _plain(d):
+    return {k: v for k, v in d.items() if isinstance(v, (int, float))}
 
 
 class _Numbers(TorchDispatchMode):
@@ -270,6 +355,11 @@ def _compare(a, b):
         raise CannotCapture("the call does not do the same each time" + _first_difference(a, b))
     if len(a.regions) != len(b.regions) or len(a.draws) != len(b.draws) or len(a.reads) != len(b.reads):
         raise CannotCapture("the call does not do the same each time")
+    if a.drawing.keys() != b.drawing.keys():
+        raise CannotCapture("it makes a random generator")
+    for key, (g, state, _) in b.generators.items():
+        if g is not torch.default_generator and key in b.drawing and torch.equal(state, a.generators[key][1]):
+            raise CannotCapture("it seeds a random generator")
     places = {n: (i, k) for i, region in enumerate(b.regions) for k, n in enumerate(region.nodes)}
     twin = {}
     for x, y in zip(a.nodes, b.nodes):
@@ -419,8 +509,64 @@ def _result(recorder, x, arguments):
     return ("new", _final(recorder, s), *_geometry(x))
 
 
-def _tensor(v, geometry):
-    x = storage.wrap(v)
+def _shared(recorder, leaves):
+    """{a result or gradient: the memory it lies in}, and {("same", i): the earlier result that is the very same tensor}."""
+    found, objects = {}, {}
+    for key, (p, before) in recorder.leaves.items():
+        if p.grad is not None and p.grad is not before:
+            found[key] = id(p.grad.untyped_storage())
+    for i, x in enumerate(leaves):
+        if isinstance(x, torch.Tensor):
+            found["result", i] = id(x.untyped_storage())
+            if objects.setdefault(id(x), i) != i:
+                found["same", i] = objects[id(x)]
+    return found
+
+
+def _passing(recorder, leaves):
+    """The storages that the call made and that nothing should hold when it is over."""
+    held = [x for x in leaves if isinstance(x, torch.Tensor)]
+    held += [p.grad for p, _ in recorder.leaves.values() if p.grad is not None] + list(recorder.tensors.values())
+    held = {id(x.untyped_storage()) for x in held}
+    return [s for key, s in recorder.born.items() if key not in held]
+
+
+def without_history(recorder, result):
+    """The result as later runs will give it: detached. CannotCapture if its history could still be asked for gradients."""
+    for x in tree_leaves(result):
+        if isinstance(x, torch.Tensor) and x.grad_fn is not None and (not recorder.backward or _alive(x.grad_fn)):
+            raise CannotCapture(
+                "it returns a tensor with a history. Call backward inside, or return it detached: loss.detach()"
+            )
+    leaves, spec = tree_flatten(result)
+    detached = {}
+    for x in leaves:
+        if isinstance(x, torch.Tensor) and x.grad_fn is not None:
+            detached.setdefault(id(x), x.detach())
+    return tree_unflatten([detached.get(id(x), x) for x in leaves], spec) if detached else result
+
+
+def _alive(fn):
+    """Whether a graph of autograd still has tensors that it saved: backward has not been there."""
+    seen, todo = set(), [fn]
+    while todo:
+        fn = todo.pop()
+        if fn is None or fn in seen:
+            continue
+        seen.add(fn)
+        todo += [f for f, _ in fn.next_functions]
+        for name in dir(fn):
+            if name.startswith("_saved_") or name == "saved_tensors":
+                try:
+                    saved = getattr(fn, name)
+                except RuntimeError:  # freed
+                    break
+                if any(isinstance(x, torch.Tensor) for x in tree_leaves(saved)):
+                    return True
+    return False
+
+
+def _tensor(x, geometry):
     size, stride, offset = geometry
     if tuple(x.shape) == tuple(size) and x.stride() == tuple(stride) and not offset:
         return x
