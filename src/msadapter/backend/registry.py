@@ -256,8 +256,18 @@ def _functional(op, fn, layout):
 
 
 def _as_meta(op, args, kwargs, v):
+    return wrap_strided(v, _meta_stride(op, args, kwargs))
+
+
+def _meta_stride(op, args, kwargs):
     """The strides that torch's Meta kernel gives the (only) result."""
-    return wrap_strided(v, fallback.on_meta(op, args, kwargs).stride())
+    if op in _REORDERED:
+        op, args, kwargs = aten.add.Tensor, args[:2], {}
+    return fallback.on_meta(op, args, kwargs).stride()
+
+
+# Ops of two tensors whose Meta kernel is a decomposition that does not begin with the first operand, as the op does.
+_REORDERED = {aten.copysign.Tensor, aten.logit_backward.default, aten.special_xlog1py.default, aten.xlogy.Tensor}
 
 
 def _as_input(op, args, kwargs, v):
@@ -337,7 +347,7 @@ def _out(form, op, fn, layout):
             if resized and pointwise:
                 for a in args:
                     if isinstance(a, Tensor) and not a.is_contiguous():
-                        aten.as_strided_(target, value.shape, fallback.on_meta(op, args, kwargs).stride())
+                        aten.as_strided_(target, value.shape, _meta_stride(op, args, kwargs))
                         break
             elif resized and callable(layout):
                 aten.as_strided_(target, value.shape, layout(op, args, kwargs, value).stride())
