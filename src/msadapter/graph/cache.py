@@ -45,9 +45,21 @@ def _elsewhere(wanted, error):
     return where
 
 
+_told = False
+
+
 @contextlib.contextmanager
 def kept(folder):
-    """MindSpore keeps what it compiles here in `folder`, and takes it from there if it is there."""
+    """MindSpore keeps what it compiles here in `folder`, and takes it from there if it is there.
+
+    Only the first time in a process: MindSpore stays with the first folder that it is told, and there it finds a graph by
+    its number in the process and nothing else. Another graph that is the third to be compiled would be taken for this one.
+    """
+    global _told
+    if _told:
+        yield
+        return
+    _told = True
     enabled, path = bool(ms.get_context("enable_compile_cache")), ms.get_context("compile_cache_path")
     ms.set_context(enable_compile_cache=True, compile_cache_path=str(folder))
     try:
