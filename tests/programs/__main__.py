@@ -1,6 +1,7 @@
 """Run many programs: `python -m tests.programs --count 2000 --seed 0`."""
 
 import argparse
+import collections
 import sys
 import time
 
@@ -22,7 +23,7 @@ def main():
     options = parser.parse_args()
     msadapter.set_config(fallback="silent")
     torch.empty(1, device="mindspore")  # MindSpore starts now, not inside a program
-    started, count, lines = time.monotonic(), 0, 0
+    started, count, lines, modes, found = time.monotonic(), 0, 0, collections.Counter(), False
 
     @hypothesis.seed(options.seed)
     @settings(
@@ -36,10 +37,17 @@ def main():
     )
     @hypothesis.given(st.data())
     def programs(data):
-        nonlocal count, lines
+        nonlocal count, lines, found
         machine = Machine(lambda low, high: data.draw(st.integers(low, high)))
         count += 1
-        machine.run(data.draw(st.integers(1, options.length)))
+        modes[machine.mode] += 1
+        try:
+            machine.run(data.draw(st.integers(1, options.length)))
+        except Mismatch as mismatch:
+            if not found:
+                print(f"{mismatch}\n{count} programs, a mismatch; shrinking", file=sys.stderr, flush=True)
+            found = True
+            raise
         lines += len(machine.lines)
 
     try:
@@ -48,7 +56,8 @@ def main():
         print(mismatch)
         print(f"{count} programs, a mismatch")
         return 1
-    print(f"{count} programs, 0 mismatches ({lines} lines, {time.monotonic() - started:.0f} s)")
+    kinds = ", ".join(f"{n} {mode}" for mode, n in modes.items())
+    print(f"{count} programs, 0 mismatches ({kinds}; {lines} lines, {time.monotonic() - started:.0f} s)")
     return 0
 
 

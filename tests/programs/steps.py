@@ -268,12 +268,8 @@ ARITHMETIC = {
     "relu": lambda c, x: f"{x}.relu()" if c.exact else f"{x}.tanh()",
     "square": lambda c, x: f"{x} ** 2",
     "compare": lambda c, x: f"({x} > {number(c)})" if c.exact else f"{x}.sin()",
-    "maximum": lambda c, x: (
-        f"torch.maximum({x}, {c.tensor(lambda y: y.shape == x.shape)})" if c.exact else f"{x}.exp()"
-    ),
-    "where": lambda c, x: (
-        f"torch.where({mask(c, x) if x.dim < 2 else 'torch.tensor(True, device=dev)'}, {x}, {operand(c, x)})"
-    ),
+    "maximum": lambda c, x: f"torch.maximum({x}, {c.tensor(lambda y: y.shape == x.shape)})" if c.exact else f"{x}.exp()",
+    "where": lambda c, x: f"torch.where({mask(c, x) if x.dim < 2 else 'torch.tensor(True, device=dev)'}, {x}, {operand(c, x)})",
     "to": lambda c, x: f"{x}.to(torch.{c.pick(('int64', 'float32') if c.exact else ('float64', 'float32'))})",
     "sum": lambda c, x: f"{x}.sum({c.pick(('', dim(c, x)))})",
     "sum keepdim": lambda c, x: f"{x}.sum({dim(c, x)}, keepdim=True)",
