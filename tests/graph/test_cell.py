@@ -169,6 +169,25 @@ def test_results_that_are_one_tensor(mode):
     close(mindspore.grad(loss)(ms(x)), x.grad)
 
 
+class Attribute(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mask = torch.tensor([1.0, 0.0, 2.0], device="mindspore")
+
+    def forward(self, x, y):
+        return x * self.mask - y
+
+
+def test_tensors_on_the_device():
+    """One tensor as two inputs, a view of another as an input, a tensor that is an attribute."""
+    x = torch.randn(4, 3).to("mindspore")[1:3]
+    cell = msadapter.to_cell(Attribute(), x, x)
+    a, b = torch.randn(2, 3), torch.randn(2, 3)
+    close(cell(ms(a), ms(b)), a * torch.tensor([1.0, 0.0, 2.0]) - b)
+    cell = msadapter.to_cell(nn.Flatten(), x.T)
+    close(cell(ms(a.T.contiguous())), a.T)
+
+
 def test_a_module_on_the_device():
     module, x = build("mlp")
     ours = copy.deepcopy(module).to("mindspore")

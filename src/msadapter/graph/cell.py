@@ -78,7 +78,7 @@ class _Recording:
 
     def __init__(self, module, inputs):
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            self._record(_on_device(module), [x.detach().to("mindspore").contiguous() for x in inputs])
+            self._record(_on_device(module), [_whole(x.detach().to("mindspore").clone()) for x in inputs])
 
     def _record(self, module, inputs):
         leaves = [x.requires_grad_() for x in inputs if x.is_floating_point()]
@@ -138,7 +138,7 @@ class _Recording:
                         first = recorder.storages.get(id(leaf.untyped_storage()))
                         if g is not None and first is not None:
                             self.gradients[first[1]] = self._value(g)
-        except (RuntimeError, NotImplementedError) as error:
+        except (RuntimeError, CannotCapture) as error:
             recorder.fail(str(error))
         if recorder.reason is not None:
             self.no_gradients, self.gradients = recorder.reason, {}
@@ -225,14 +225,20 @@ def _on_device(module):
         raise CannotCapture(f"Expected a module that can be copied; copy.deepcopy says: {error}") from error
     made = made.to("mindspore")
     for x in itertools.chain(made.parameters(), made.buffers()):
-        if not x.is_contiguous() or x.untyped_storage().buf is None or x.untyped_storage().buf.size != x.numel():
-            x.data = x.detach().clone(memory_format=torch.contiguous_format)
-        s = x.untyped_storage()
-        if s.buf is None:
-            storage._materialize(s)
-        if s.buf.shape != tuple(x.shape):
-            storage.store(s, storage._RESHAPE(s.buf, tuple(x.shape)))
+        _whole(x)
     return made
+
+
+def _whole(x):
+    """x, contiguous, with a buffer of its shape that is its own."""
+    if not x.is_contiguous() or storage.capacity(x.untyped_storage()) != x.numel():
+        x.data = x.detach().clone(memory_format=torch.contiguous_format)
+    s = x.untyped_storage()
+    if s.buf is None:
+        storage._materialize(s)
+    if s.buf.shape != tuple(x.shape):
+        storage.store(s, storage._RESHAPE(s.buf, tuple(x.shape)))
+    return x
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
