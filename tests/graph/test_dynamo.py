@@ -248,10 +248,11 @@ def test_random_numbers_differ():
 
 # -------------------------------------------------------------------------------------------------------------- models
 
-MODELS = ["mlp", "mlp_dropout", "lenet", "resnet18_small_images", "transformer", "gpt", "lstm_lm"]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("resnet18_small_images", "transformer", "vit", "unet")]
+MODELS = ["mlp", "mlp_dropout", "lenet", "gpt", *SLOW]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, "lstm_lm"])
 def test_training(name):
     """Losses, gradients, buffers and parameters of four steps."""
     case = CASES[name]
@@ -281,11 +282,65 @@ def test_training(name):
             same_state(models[2], host, DEVICE)
         for a, e in zip(models[2].state_dict().values(), models[1].state_dict().values()):
             assert_close(a, e, rtol=1e-5, atol=1e-6)
-    if name != "lstm_lm":
-        assert dynamo.COUNTS["program"] == 4 and not dynamo.COUNTS["eager"]
+    assert dynamo.COUNTS["program"] == 4 and not dynamo.COUNTS["eager"]
 
 
-@pytest.mark.parametrize("name", MODELS[:-1])
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.head(self.body(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_images(layout, dynamic):
+    """Batches of several sizes, also channels last; the input's gradient, and running statistics."""
+    host = Images()
+    model = copy.deepcopy(host).to(DEVICE)
+    c = compiled(model, dynamic=dynamic)
+    for n in (4, 4, 4, 3, 3, 3):
+        x = torch.randn(n, 3, 8, 8).contiguous(memory_format=layout)
+        y = x.to(DEVICE).requires_grad_()
+        expected, actual = host(x.requires_grad_()), c(y)
+        assert_close(actual.cpu(), expected, rtol=1e-5, atol=1e-5)
+        for m, result in ((host, expected), (model, actual)):
+            m.zero_grad()
+            result.square().sum().backward()
+        assert y.grad.stride() == x.grad.stride()
+        assert_close(y.grad.cpu(), x.grad, rtol=1e-4, atol=1e-5)
+        same_gradients(model, host, DEVICE)
+        same_state(model, host, DEVICE)
+    assert dynamo.COUNTS["program"] == 4 and not dynamo.COUNTS["eager"]
+
+
+HEADS = nn.MultiheadAttention(8, 2, batch_first=True).to(DEVICE).eval()
+ATTENTION = {
+    "causal": lambda q, mask: F.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).flatten(2),
+    "bool mask": lambda q, mask: F.scaled_dot_product_attention(q, q, q, attn_mask=mask > 0).transpose(1, 2).flatten(2),
+    "float mask": lambda q, mask: F.scaled_dot_product_attention(q, q, q, attn_mask=mask),
+    "module": lambda q, mask: HEADS(q[:, 0], q[:, 1], q[:, 2], attn_mask=mask)[0],
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention(name):
+    """The mask is another in each call; queries are the transposed heads that models have."""
+    c = compiled(ATTENTION[name])
+    for _ in range(4):
+        q = random(2, 4, 3, 8).transpose(1, 2)
+        mask = random(4, 4) + torch.eye(4).to(DEVICE) * 9
+        expected = ATTENTION[name](q, mask)
+        actual = c(q, mask)
+        assert (actual.shape, actual.stride()) == (expected.shape, expected.stride())
+        assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+    assert dynamo.COUNTS["program"] == 2 and not dynamo.COUNTS["eager"]
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_inference(name):
     case = CASES[name]
     torch.manual_seed(0)

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from ..registry import LIB, Decline, aten, kernel, raw
 from ..storage import _prim as prim
 from ..storage import constant, ms, read, read_fresh, wrap, wrap_strided
-from ..tracing import recording
 from .linalg import add_bias, multiply
 from .softmax import softmax_of
 
@@ -79,11 +78,17 @@ _SDPA = aten.scaled_dot_product_attention.default
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
     """torch's composite, with the fused kernel in place of its math where that covers the call."""
-    if _fusible(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
+    fusible = _fusible(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    traced = attn_mask is not None and type(query) is not torch.Tensor  # by torch.compile, for masks of other values
+    if fusible and not traced:
         return aten._scaled_dot_product_fused_attention_overrideable(
             query, key, value, attn_mask, 0.0, is_causal, False, scale=scale
         )[0]
-    return _SDPA.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    result = _SDPA.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if fusible:  # with the strides that the fused kernel gives
+        order = sorted(range(4), key=query.stride().__getitem__, reverse=True)
+        result = result.permute(order).contiguous().permute([order.index(d) for d in range(4)])
+    return result
 
 
 def _fusible(q, k, v, mask, dropout_p, is_causal, enable_gqa):
@@ -97,8 +102,6 @@ def _fusible(q, k, v, mask, dropout_p, is_causal, enable_gqa):
         return False
     if mask is None:
         return True
-    if type(q) is not torch.Tensor:  # torch.compile traces: the fused kernel would read the mask's values
-        return False
     if is_causal or mask.requires_grad or mask.dtype not in (torch.bool, q.dtype) or mask.dim() > 4 or mask.dim() < 2:
         return False
     full = (*q.shape[:3], k.shape[2])
