@@ -148,10 +148,6 @@ class Recorder(TorchDispatchMode):
         _hooks.remove()
         result = super().__exit__(*exception)
         self._continues(torch.default_generator)
-        held = {id(x) for x in self.tensors.values()} | {id(x) for x, _ in self._arguments}
-        for key, (x, _) in list(self.leaves.items()):
-            if sys.getrefcount(x) <= 3 and key not in held:  # made on the way (x.detach().requires_grad_()), and gone
-                del self.leaves[key]
         if any(x.requires_grad is not before for x, before in self._arguments):
             self.fail("it changes requires_grad of an argument")
         if _random_states() != self._states:
@@ -290,6 +286,13 @@ class Recorder(TorchDispatchMode):
         elif value.source != "constant":
             self.reads.append(Read(value, number, node))
         return number
+
+    def forget(self):
+        """Leave out the leaves that were made on the way, as by `x.detach().requires_grad_()`, and are gone."""
+        held = {id(x) for x in self.tensors.values()} | {id(x) for x, _ in self._arguments}
+        for key, (x, _) in list(self.leaves.items()):
+            if sys.getrefcount(x) <= 3 and key not in held:
+                del self.leaves[key]
 
     def fail(self, reason, node=None):
         """This recording is of no use; the first reason is kept."""

@@ -120,6 +120,7 @@ class Step:
                     del self._pending[oldest], self._attempts[oldest]
                 return result
             result = without_history(recorder, result)
+            recorder.forget()
             with LOCK:
                 entry = Entry(last[1], recorder, result, tensors, cache.compile)
             entry.alone()

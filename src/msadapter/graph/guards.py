@@ -15,6 +15,7 @@ import collections
 import functools
 import inspect
 import itertools
+import os
 import sys
 import types
 
@@ -166,15 +167,20 @@ class Guards:
         if not _users_class(cls):
             return
         for key, value in list(vars(cls).items()):
+            held = value
             value = getattr(value, "__func__", None) or getattr(value, "fget", None) or getattr(value, "func", None) or value
             if isinstance(value, types.FunctionType):
-                act = functools.partial(self._function, value, f"{path}.{key}", depth + 1)
+                act = functools.partial(self._method, cls, key, held, value, f"{path}.{key}", depth + 1)
                 if key in _MAKING:
                     self._when(cls.__name__, act)
                 else:
                     act() if key.startswith("__") or key == "forward" else self._when(key, act)
             elif not key.startswith("__") and not inspect.isdatadescriptor(value):
                 self._when(key, functools.partial(self._note, _Attribute(cls, key), 0, f"{path}.{key}", depth + 1))
+
+    def _method(self, cls, key, held, function, path, depth):
+        self._objects.append((vars(cls), key, held, path))
+        self._function(function, path, depth)
 
     def _namespace(self, module, path, depth):
         """A Python module of the user."""
@@ -225,6 +231,7 @@ class Guards:
                     self._values.append((d, key, value, f"{name}.{key}"))
                 elif key not in _TORCH_ATTRIBUTES and not isinstance(value, (types.ModuleType, type)):
                     self._note(d, key, f"{name}.{key}", 3)
+            self._lengths.append((d, len(d), f"{name}'s attributes"))
             for kind in ("_parameters", "_buffers", "_modules"):
                 self._lengths.append((d[kind], len(d[kind]), f"{name}.{kind}"))
             for kind in _HOOKS:
@@ -293,6 +300,8 @@ class Guards:
         code = fn.__code__
         users = is_users(code.co_filename)
         names = list(dict.fromkeys(_names(code)))
+        if "environ" in names or "getenv" in names:
+            self._values.append((_Call(_environment), 0, _environment(), "an environment variable"))
         for name in names if users else ():
             self._names.add(name)
             for act in self._named.pop(name, ()):
@@ -353,6 +362,10 @@ def _names(code):
             yield from _names(constant)
         elif isinstance(constant, str) and constant.isidentifier():
             yield constant
+
+
+def _environment():
+    return hash(frozenset(os.environ.items()))
 
 
 def _tensor_hooks(p):

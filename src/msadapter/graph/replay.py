@@ -162,6 +162,8 @@ class Entry:
 
     def _get(self, v, results, arguments, numbers):
         v = self._of.get(v, v)
+        if v.source == "host argument":  # the caller keeps that memory
+            return _copied(self._input(v, arguments, numbers))
         return results[v] if v in results else self._input(v, arguments, numbers)
 
     def _inputs(self, arguments, numbers):
@@ -571,6 +573,10 @@ def _tensor(x, geometry):
     if tuple(x.shape) == tuple(size) and x.stride() == tuple(stride) and not offset:
         return x
     return storage.as_strided(x, size, stride, offset)
+
+
+def _copied(v):
+    return v.copy() if v.dtype == ms.bfloat16 else ms.Tensor.from_numpy(v.asnumpy().copy())
 
 
 def _fresh(v):
