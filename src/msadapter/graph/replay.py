@@ -191,7 +191,7 @@ class Entry:
                 raise Miss("a mask selects another number of elements")
             return result
         if v.source == "host argument":
-            x = arguments[v.origin]
+            x = arguments[v.origin].to(storage.TORCH_DTYPE[v.dtype])  # its copy to the device may have converted it
             return storage.from_host(x.contiguous() if v.shape == tuple(x.shape) else x.contiguous().view(v.shape))
         x = self._holder(v, v.origin, arguments)
         s = x.untyped_storage()
