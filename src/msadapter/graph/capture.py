@@ -344,7 +344,7 @@ class Recorder(TorchDispatchMode):
         if i is not None and size == array.nbytes:
             self._new("host argument", i, v)
             return
-        self._new("constant", array.copy() if array.size < 64 else array, v)
+        self._new("constant", array.copy() if array.size < 4096 else array, v)
 
     def moved(self, source, make):
         """A copy to the device: of an argument, which each run copies anew, or of what Python numbers made."""

@@ -45,9 +45,12 @@ def _full(value, n):
     return lasting(constant(value, torch.float32, (n,)))
 
 
+_UNREAD = 0.7182818  # a graph keeps equal constants once: none may be equal to these, which change
+
+
 def _scratch(n):
     """Running statistics that nobody reads, for a training BatchNorm to change in place."""
-    return ms.Tensor.from_numpy(np.zeros(n, np.float32))
+    return ms.Tensor.from_numpy(np.full(n, _UNREAD, np.float32))
 
 
 def _value(x, shape=None):
@@ -126,7 +129,7 @@ def batch_norm(x, weight, bias, running_mean, running_var, training, momentum, e
 def _batch_norm_in_graph(x, v, scale, shift, running_mean, running_var, momentum, eps, dtype):
     """In a graph nothing is changed in place: the running statistics are computed from the batch's."""
     n = scale.shape[0]
-    y, _, _, mean, var = _norm(True, eps)(v, scale, shift, _full(0, n), _full(0, n))
+    y, _, _, mean, var = _norm(True, eps)(v, scale, shift, _scratch(n), _scratch(n))
     count = v.size // n
     for running, new in ((running_mean, mean), (running_var, _MUL(var, constant(count / (count - 1), torch.float32)))):
         if running is not None:
