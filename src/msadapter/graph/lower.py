@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import inspect
 import math
+import os
 import pathlib
 import sys
 
@@ -96,8 +97,8 @@ class Program:
         """Write the module into `folder` and let MindSpore compile its function."""
         name = f"msadapter_graph_{self.content()}"
         path = pathlib.Path(folder) / f"{name}.py"
-        if not path.exists():
-            temporary = path.with_suffix(f".{id(self)}.tmp")
+        if not path.exists() or path.read_bytes() != self.source().encode():  # a crash may have left half of it
+            temporary = path.with_suffix(f".{os.getpid()}.{id(self)}.tmp")
             temporary.write_text(self.source())
             temporary.replace(path)
         spec = importlib.util.spec_from_file_location(name, path)
