@@ -216,6 +216,8 @@ def _key(leaves, spec):
             memory = id(x.untyped_storage()) if x.device.type == "mindspore" else x.data_ptr()
             parts.append(first.setdefault(memory, len(first)))
             parts.append((x.device.type, x.dtype, tuple(x.shape), x.stride(), x.storage_offset(), x.requires_grad))
+            if x.device.type == "cpu" and not x.dim():  # kernels take it for a number
+                parts.append(repr(x.item()))
         elif isinstance(x, PLAIN):
             parts.append((type(x), x if x == x and x != 0 else repr(x)))  # nan is itself, and -0.0 is not 0.0
         else:
