@@ -267,7 +267,11 @@ def _meta_stride(op, args, kwargs):
 
 
 # Ops of two tensors whose Meta kernel is a decomposition that does not begin with the first operand, as the op does.
-_REORDERED = {aten.copysign.Tensor, aten.logit_backward.default, aten.special_xlog1py.default, aten.xlogy.Tensor}
+_REORDERED = {
+    *(aten.copysign.Tensor, aten.heaviside.default, aten.logit_backward.default, aten.logaddexp.default),
+    *(aten.logaddexp2.default, aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default),
+    *(aten.special_xlog1py.default, aten.xlogy.Tensor),
+}
 
 
 def _as_input(op, args, kwargs, v):
