@@ -1,9 +1,10 @@
 """Unique values: runs of equal neighbours, after sorting or as they come."""
 
 import torch
+from torch._decomp import decomposition_table
 
 from .. import fallback
-from ..registry import Decline, aten, kernel, raw
+from ..registry import Decline, aten, kernel, overload, raw
 from ..storage import cast, constant, ms, read, wrap
 from .index import check_dim, widened
 from .sort import WORK, has_nan, sorted_values
@@ -136,3 +137,20 @@ def _lexicographic(v, nan):
         order = sorted_values(key if index is None else _GATHER(key, index, 0), 0, False, False)[1]
         index = order if index is None else _GATHER(index, order, 0)
     return _GATHER(v, index, 0), index
+
+
+# ------------------------------------------------------------------------------------------------------------ isin
+
+
+def _isin(name):
+    decomposition = decomposition_table[overload(name)]
+
+    @kernel(name)
+    def isin(elements, test_elements, *, assume_unique=False, invert=False):
+        if torch.bool in (getattr(elements, "dtype", None), getattr(test_elements, "dtype", None)):
+            raise Decline("torch has none for bool")
+        return read(decomposition(elements, test_elements, assume_unique=assume_unique, invert=invert))
+
+
+for _name in ("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor"):
+    _isin(_name)
