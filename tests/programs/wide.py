@@ -632,10 +632,11 @@ REDUCTIONS = {"reduction": reduction}
 def convolution(c, x):
     dims = c.pick((1, 2, 2, 2, 3))
     a, dtype, (_, channels, *size) = image(c, x, dims)
-    kernel = [c.integer(1, 3) for _ in range(dims)]
+    kernel = [c.integer(1, min(max(n, 1), 3)) for n in size]
+    room = all(2 * k - 1 <= n for k, n in zip(kernel, size))
     groups = channels if c.chance(25) and channels else 1
     out = groups * c.integer(1, 2)
-    options = f"stride={c.integer(1, 2)}, padding={c.integer(0, 1)}, dilation={c.integer(1, 2)}, groups={groups}"
+    options = f"stride={c.integer(1, 2)}, padding={c.integer(0, 1)}, dilation={c.integer(1, 1 + room)}, groups={groups}"
     bias = constant(c, dtype, out) if c.chance(50) else "None"
     if c.chance(30):
         w = constant(c, dtype, channels, out // groups, *kernel)
@@ -915,7 +916,7 @@ INPLACE = {
 
 
 def differentiable(c):
-    return c.tensor(lambda y: y.history and y.dtype in (torch.float32, torch.float64))
+    return c.tensor(lambda y: (y.history or y.leaf) and y.dtype in (torch.float32, torch.float64))
 
 
 def twice(c, x):
