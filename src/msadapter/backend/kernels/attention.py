@@ -9,11 +9,13 @@ import torch.nn.functional as F
 from ..registry import LIB, Decline, aten, kernel, raw
 from ..storage import _prim as prim
 from ..storage import constant, ms, read, read_fresh, wrap, wrap_strided
+from ..tracing import traced
 from .linalg import add_bias, multiply
 from .softmax import softmax_of
 
 _MUL, _SUB, _FILL, _TILE = ms.ops.Mul(), ms.ops.Sub(), ms.ops.MaskedFill(), ms.ops.Tile()
 _SUM = prim.SumExt()
+_NOT, _EQUAL, _ANY, _ALL = ms.ops.LogicalNot(), ms.ops.Equal(), ms.ops.ReduceAny(True), ms.ops.ReduceAll(True)
 
 # --------------------------------------------------------------------------------------- scaled dot product attention
 
@@ -33,6 +35,8 @@ def fused(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, ret
     dead = None
     if is_causal:
         scores = _fill(scores, np.triu(np.ones(shape[-2:], bool), 1), dtype)
+    elif attn_bias is not None and traced(read(attn_bias)):
+        return _masked_in_graph(query, key, value, scores, attn_bias)
     elif attn_bias is not None:
         mask = read(attn_bias).asnumpy()
         alive = mask if attn_bias.dtype is torch.bool else mask != -math.inf
@@ -45,6 +49,20 @@ def fused(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, ret
     if dead is not None and dead.any():
         p = _fill(p, dead, dtype, 0)  # a row that may look at nothing gives zeros
     return _laid_out(multiply(p, read(value)), query), wrap(p), None, None, shape[-2], shape[-1], None, None, None
+
+
+def _masked_in_graph(query, key, value, scores, mask):
+    """The same for a mask whose values are not known: a row that may look at nothing comes out NaN and is set to zero."""
+    v, low = read(mask), constant(-math.inf, query.dtype)
+    if mask.dtype is torch.bool:
+        dead = _NOT(_ANY(v, (-1,)))
+        scores = _FILL(scores, _NOT(v), low)
+    else:
+        dead = _ALL(_EQUAL(v, low), (-1,))
+        scores = add_bias(scores, v)
+    p = _FILL(softmax_of(scores, -1), dead, constant(0, query.dtype))
+    out = _laid_out(multiply(p, read(value)), query)
+    return out, wrap(p), None, None, scores.shape[-2], scores.shape[-1], None, None, None
 
 
 def _laid_out(v, x):
