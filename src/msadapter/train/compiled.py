@@ -1,14 +1,14 @@
-"""The two halves of a `TrainStep` as graphs: a micro-batch's forward and backward pass, and the end of a window.
+"""The parts of a `TrainStep` as graphs: a micro-batch's forward and backward pass, and the end of a window.
 
 They are cut where the window's rules look at numbers on the host (weights, the unit, counts). What such a number does to
 tensors is handed over as a tensor, so that a new count of tokens is no new graph. `msadapter.compile` decides what can be a
-graph; a half that cannot runs as it is written here, op by op, and does the same as the eager step:
+graph; a part that cannot runs as it is written here, op by op, and does the same as the eager step:
 
     micro      loss, times w_i / unit, times the loss scale; backward; 16-bit gradients into their float32 sums
-    boundary   divide by the weights, unscale, clip, update unless there was an overflow, clear
+    unscale    with a scaler: divide by the weights, unscale
+    boundary   divide by the weights (without a scaler), clip, update unless there was an overflow, clear
 
-Whether there was an overflow is read back inside `boundary`: the graph is the one without (or with) an update, and a window
-that turns out otherwise runs eagerly (graph/replay.py).
+Whether there was an overflow is read between the last two, so that no graph depends on it.
 """
 
 import warnings
@@ -38,7 +38,8 @@ class Compiled:
         self._dtypes = {_REAL.get(p.dtype, torch.float32) for p in window.params}
         self._told = False
         self.micro = compile(_micro(step.model, step.loss_fn, step.scaler, window, self._wide))
-        self.boundary = compile(_boundary(step.model, step.optimizer, step.scaler, self._wide))
+        self.unscale = compile(_unscale(step.optimizer, self._wide))
+        self.boundary = compile(_boundary(step.model, step.optimizer, self._wide))
 
     def fits(self, step):
         """Whether the step is still made of the same objects."""
@@ -79,19 +80,36 @@ class Compiled:
 
         divide: whether the gradients have yet to be divided by the weights.
         """
-        window, scaler = self._window, self._scaler
+        window, scaler, optimizer = self._window, self._scaler, self._optimizer
         factor = window.unit / window.weight if divide and (window.wide or window.unit != window.weight) else None
         sums = [window.sums.get(p) for p in self._wide] if divide else [None] * len(self._wide)
-        numbers = [self._number(factor)]
-        numbers += [self._number(scale), self._number(1.0 / scale)] if _ours(scaler) else [None, None]
+        factor, overflow, enabled = self._number(factor), False, scaler is not None and scaler.is_enabled()
         with eagerly():
-            norm, overflow = self.boundary(*numbers, clip_norm, sums, [p.grad for p in window.params])
-        if _ours(scaler) and scaler.is_enabled():
+            if enabled:
+                numbers = [self._number(scale), self._number(1.0 / scale)] if _ours(scaler) else [None, None]
+                grads, found = self.unscale(factor, *numbers, sums, self._grads())
+                for p, g in zip(window.params, grads):
+                    p.grad = g
+                if not _ours(scaler):
+                    scaler.unscale_(optimizer)
+                    found = scaler._found_inf_per_device(optimizer).values()
+                overflow = any(bool(f) for f in found)
+                factor, sums = None, [None] * len(sums)
+            norm = self.boundary(factor, clip_norm, overflow, sums, self._grads())
+        if _ours(scaler) and enabled:
             scaler._found, scaler._unscaled = [overflow], True
+        if enabled:
             scaler.update()
-        elif scaler is not None and not _ours(scaler):
-            overflow = float(scaler.get_scale()) < scale
         return norm, not overflow
+
+    def _grads(self):
+        return [p.grad for p in self._window.params]
+
+    def stats(self):
+        """{which graph: its `stats()`}, of those that were called."""
+        steps = {"micro": self.micro, "unscale": self.unscale, "boundary": self.boundary}
+        found = {name: step.stats() for name, step in steps.items()}
+        return {name: counts for name, counts in found.items() if counts["hits"] or counts["eager"]}
 
     def _number(self, value):
         """{dtype: the number as a tensor of it}, so that its product with a gradient is rounded once."""
@@ -173,35 +191,44 @@ def _micro(model, loss_fn, scaler, window, wide):
     return micro
 
 
-def _boundary(model, optimizer, scaler, wide):
-    def boundary(factor, scale, inverse, clip_norm, sums, grads):
+def _divided(params, wide, factor, sums, grads):
+    """The window's gradients, one for each parameter or None.
+
+    `grads` are those of the parameters, as arguments: each window has other tensors.
+    """
+    if factor is not None:
+        grads = [None if g is None else g * factor[_REAL.get(p.dtype, torch.float32)] for p, g in zip(params, grads)]
+        own = {id(p): (total * factor[torch.float32]).to(p.dtype) for p, total in zip(wide, sums) if total is not None}
+        grads = [own.get(id(p), g) for p, g in zip(params, grads)]
+    return grads
+
+
+def _unscale(optimizer, wide):
+    def function(factor, scale, inverse, sums, grads):
         params = [p for group in optimizer.param_groups for p in group["params"]]
-        for p, g in zip(params, grads):  # each is p.grad, and an argument too: it is another tensor in each window
-            if g is not None and factor is not None:
-                p.grad = g * factor[_REAL.get(p.dtype, torch.float32)]
-        for p, total in zip(wide, sums):
-            if total is not None:
-                p.grad = (total * factor[torch.float32]).to(p.dtype)
-        mine = [p for p in params if p.grad is not None]
-        norm, overflow, ours = None, False, scale is not None and scaler.is_enabled()
-        if ours:
-            with torch.no_grad():
-                found = [unscale(g, scale, inverse) for g in by_kind([p.grad for p in mine])]
-        elif scaler is not None and scale is None:
-            scaler.unscale_(optimizer)
+        with torch.no_grad():
+            grads = _divided(params, wide, factor, sums, grads)
+            kinds = by_kind([g for g in grads if g is not None]) if scale is not None else ()
+            return grads, [unscale(g, scale, inverse) for g in kinds]
+
+    function.__name__ = "TrainStep's unscaling"
+    return function
+
+
+def _boundary(model, optimizer, wide):
+    def boundary(factor, clip_norm, overflow, sums, grads):
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        with torch.no_grad():
+            for p, g in zip(params, _divided(params, wide, factor, sums, grads)):
+                p.grad = g
+        mine, norm = [p for p in params if p.grad is not None], None
         if clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(mine, clip_norm).detach()
-        if ours:
-            overflow = any(bool(f) for f in found)
-        if scaler is None or scale is not None:
-            if not overflow:
-                optimizer.step()
-        else:
-            scaler.step(optimizer)
-            scaler.update()
+        if not overflow:
+            optimizer.step()
         for p in [*params, *(model.parameters() if isinstance(model, torch.nn.Module) else ())]:
             p.grad = None
-        return norm, overflow
+        return norm
 
     boundary.__name__ = "TrainStep's update"
     return boundary

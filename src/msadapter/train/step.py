@@ -356,9 +356,8 @@ class TrainStep:
         return norm, not overflow
 
     def stats(self) -> dict[str, dict]:
-        """What `msadapter.compile` says of the two graphs: {"micro": {...}, "boundary": {...}}; {} for an eager step."""
-        graphs = self._graphs
-        return {} if graphs is None else {"micro": graphs.micro.stats(), "boundary": graphs.boundary.stats()}
+        """What `msadapter.compile` says of each graph (train/compiled.py): {"micro": {...}, ...}; {} for an eager step."""
+        return {} if self._graphs is None else self._graphs.stats()
 
     # -- state ----------------------------------------------------------------------------------------------------
 
