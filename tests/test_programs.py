@@ -103,3 +103,23 @@ def test_lines_start_from_the_same_bits():
     assert machine.float64["t1"].dtype is torch.float64
     assert torch.equal(cpu["t2"].double(), machine.float64["t2"])
     assert cpu["t1"]._version == device["t1"]._version == 1
+
+
+STRIDED = "t0 = torch.arange(6).sin().reshape(2, 3).t().to(torch.float32).clone().to(dev)"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (STRIDED, "t1 = torch.special.xlog1py(t0, t0.contiguous().abs())", "t2 = torch.xlogy(t0, t0.contiguous().abs())"),
+        (STRIDED, "t1 = torch.special.entr(t0.abs())", "t2 = torch.copysign(t0, t0.contiguous())"),
+        (STRIDED, "t1 = torch.logical_and(torch.tensor(2, device=dev), t0)", "t2 = torch.logaddexp(t0[0, :1], t0)"),
+        (STRIDED, "t1 = t0.reshape(1, 3, 1, 2)", "t2 = torch.nn.functional.pad(t1, [1, -1, 1, 1])"),
+        (STRIDED, "t1 = t0.take(torch.tensor([], dtype=torch.float32, device=dev))"),
+        (STRIDED, "t1 = torch.nn.functional.avg_pool3d(t0.reshape(1, 1, 1, 3, 2), 2, 1, 1)"),
+        (STRIDED, "t1 = torch.isin(t0 > 0, t0 > 1)"),
+    ],
+    ids=["xlogy", "entr", "logical_and", "channels last or not", "take", "avg_pool3d", "isin"],
+)
+def test_what_random_programs_found(lines):
+    run_lines(*lines, mode="wide")

@@ -176,7 +176,7 @@ class Machine:
             float64 = self._in_float64(name, cpu[name]) if self.wide else None
             self._compare_tensors(name, cpu[name], device[name], float64)
             if _read(FACTS["is_leaf"], cpu[name]) is True:
-                float64 = getattr(float64, "grad", None)
+                float64 = float64.grad if float64 is not None and float64.is_leaf else None
                 self._compare_grads(f"{name}.grad", cpu[name].grad, device[name].grad, float64)
             first = [s.setdefault(side[name].untyped_storage()._cdata, name) for s, side in zip(storages, self.sides)]
             if first[0] != first[1]:
