@@ -9,6 +9,8 @@
 as it is. docs/msadapter_style.md is the manual.
 """
 
+import sys
+
 _installed = False
 
 
@@ -18,7 +20,13 @@ def install() -> None:
     if _installed:
         return
     _installed = True
+    from ..graph import switches
     from . import table, wrap
 
     wrap.extend_torch(table.TORCH)
-    wrap.when_imported("mindspore", lambda: wrap.wrap_mindspore(table.MINDSPORE))
+
+    def mindspore_half():
+        wrap.wrap_mindspore(table.MINDSPORE)
+        switches.install(sys.modules["mindspore"])
+
+    wrap.when_imported("mindspore", mindspore_half)

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..graph.switches import graph_mode
+from ..graph.switches import eagerly, graph_mode
 from . import accumulation
 from .accumulation import HALVES, VERSION, Window, outside_autocast
 from .checks import LoaderWatch, check_arguments, check_history, check_loss, check_mean, warn_of_unequal
@@ -172,7 +172,7 @@ class TrainStep:
         return self._apply(loss)
 
     def _forward(self, batch, weight):
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, eagerly():
             for wrapper in self._wrappers:
                 stack.enter_context(wrapper.no_sync())  # around forward too: that is where DDP decides
             loss = self.loss_fn(self.model(*batch[:-1]), batch[-1])
