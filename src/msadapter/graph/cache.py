@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import sys
 import tempfile
 import warnings
 
@@ -56,7 +57,7 @@ def kept(folder):
     its number in the process and nothing else. Another graph that is the third to be compiled would be taken for this one.
     """
     global _told
-    if _told:
+    if _told or not os.path.isfile(sys.argv[0] if sys.argv else ""):  # it wants to see the script: not with python -c
         yield
         return
     _told = True
