@@ -1,6 +1,6 @@
 """Resident memory over many training steps of the MLP: it must stay flat after a warm-up.
 
-python benchmarks/memory.py [--device mindspore] [--steps 10000]
+python benchmarks/memory.py [--device mindspore] [--steps 10000] [--compiled]
 """
 
 import argparse
@@ -30,22 +30,30 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", default="mindspore")
     parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--compiled", action="store_true", help="the step as one graph, by msadapter.compile")
     options = parser.parse_args()
-    if options.device == "mindspore":
-        import msadapter  # noqa: F401
+    if options.device == "mindspore" or options.compiled:
+        import msadapter
 
     torch.manual_seed(0)
     module = MLP(dropout=0.2).to(options.device)
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-2, momentum=0.9)
 
+    def step(images, labels):
+        loss = F.cross_entropy(module(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    if options.compiled:
+        step = msadapter.compile(step, fullgraph=True)
+
     def train(steps):
         for _ in range(steps):
             images = torch.rand(4, 1, 28, 28).to(options.device)
             labels = torch.randint(10, (4,)).to(options.device)
-            loss = F.cross_entropy(module(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            loss = step(images, labels)
         return loss.item()
 
     train(WARM_UP)
