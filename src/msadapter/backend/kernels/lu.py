@@ -222,7 +222,7 @@ def lu_unpack(lu, pivots, unpack_data=True, unpack_pivots=True):
 
 def _solution(op, args, kwargs, v):
     """The layout of solutions: column-major, and row-major where the unknown is on the left; pivots and info are none."""
-    if v.dtype == ms.int32 or not (kwargs.get("left", True) or v.shape == tuple(args[0].shape)):
+    if v.dtype == ms.int32 or getattr(v, "by_rows", False):
         return wrap(v)
     return columns(op, args, kwargs, v)
 
@@ -232,7 +232,9 @@ def lu_solve(lu, pivots, b, *, left=True, adjoint=False):
     if lu.dtype is not b.dtype:
         raise Decline("dtypes differ")
     v = matrix(lu, square=True)
-    return _lu_solve(v, _order(_pivots(lu, pivots), v.shape[-1]), matrix(b), left, adjoint)
+    x = _lu_solve(v, _order(_pivots(lu, pivots), v.shape[-1]), matrix(b), left, adjoint)
+    x.by_rows = not left
+    return x
 
 
 @kernel("_linalg_solve_ex", layout=_solution)
@@ -246,6 +248,7 @@ def solve_ex(a, b, *, left=True, check_errors=False):
     lu, pivots, info = factor(v)
     check_info(_tensor(info), check_errors)
     x = _lu_solve(lu, _order(pivots, v.shape[-1]), matrix(b.unsqueeze(-1) if vector else b), left, False)
+    x.by_rows = not left
     return _RESHAPE(x, x.shape[:-1]) if vector else x, lu, _tensor(pivots), _tensor(info)
 
 
