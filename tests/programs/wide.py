@@ -150,7 +150,7 @@ def product(c, x):
             f"torch.kron({w}, {v})",
             f"torch.outer({v}, {v})",
             f"torch.dot({v}, {v}.flip(0))",
-            f"torch.nn.functional.linear({a}, {w}, {constant(c, dtype, m)})",
+            f"torch.nn.functional.linear({a}, {w}, {constant(c, dtype, m)}).clone()",  # the CPU adds the bias in place, or not
             f"torch.nn.functional.bilinear({w}, {w}, {constant(c, dtype, 2, n, n)})",
             f"torch.linalg.multi_dot([{w}, {w}.t(), {w}])",
             f"torch.linalg.vecdot({a}, {v})",
@@ -802,7 +802,7 @@ def out(c, x):
                 f"cumsum({text}, {d}",
                 f"clamp({text}, -1, 1",
                 f"where({text} > 0, {text}, 2 * {text}",
-                f"tril({text}" if x.dim > 1 else f"exp({text}",
+                f"exp({text}",
                 f"maximum({text}, -{text}",
                 f"cumprod({text}, {d}",
                 f"addcmul({text}, {text}, {text}",
