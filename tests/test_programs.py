@@ -118,8 +118,9 @@ STRIDED = "t0 = torch.arange(6).sin().reshape(2, 3).t().to(torch.float32).clone(
         (STRIDED, "t1 = t0.take(torch.tensor([], dtype=torch.float32, device=dev))"),
         (STRIDED, "t1 = torch.nn.functional.avg_pool3d(t0.reshape(1, 1, 1, 3, 2), 2, 1, 1)"),
         (STRIDED, "t1 = torch.isin(t0 > 0, t0 > 1)"),
+        (STRIDED, "t1 = torch.eye(2).to(dev) * 2", "t2 = torch.linalg.solve(t1, t1 + 1, left=False)"),
     ],
-    ids=["xlogy", "entr", "logical_and", "channels last or not", "take", "avg_pool3d", "isin"],
+    ids=["xlogy", "entr", "logical_and", "channels last or not", "take", "avg_pool3d", "isin", "solve"],
 )
 def test_what_random_programs_found(lines):
     run_lines(*lines, mode="wide")
