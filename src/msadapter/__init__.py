@@ -11,8 +11,11 @@ import sys as _sys
 def _autoload():
     """Called at the end of `import torch` (entry point group `torch.backends`)."""
     from .backend import device
+    from .graph import dynamo
+    from .imports import when_imported
 
     device.register()
+    when_imported("torch._dynamo", dynamo.install)  # torch.compile(backend="mindspore")
 
 
 def enable(*, cuda_alias: bool) -> None:

@@ -49,8 +49,6 @@ def register():
         wrong = runtime.check_version("torch", torch.__version__)
         if wrong:
             raise ImportError(wrong)
-        from ..compat.wrap import when_imported
-        from ..graph import dynamo
         from . import patches, serialization
 
         backend_registration._setup_privateuseone_for_python_backend(
@@ -59,7 +57,6 @@ def register():
         patches.apply()
         serialization.apply()
         _register_starters()
-        when_imported("torch._dynamo", dynamo.install)
         _registered = True
 
 

@@ -21,6 +21,7 @@ def install() -> None:
         return
     _installed = True
     from ..graph import switches
+    from ..imports import when_imported
     from . import table, wrap
 
     wrap.extend_torch(table.TORCH)
@@ -29,4 +30,4 @@ def install() -> None:
         wrap.wrap_mindspore(table.MINDSPORE)
         switches.install(sys.modules["mindspore"])
 
-    wrap.when_imported("mindspore", mindspore_half)
+    when_imported("mindspore", mindspore_half)
