@@ -146,3 +146,14 @@ def test_host_copies_are_independent():
     back.add_(5)
     x.mul_(3)
     assert x.tolist() == [3, 3, 3] and back.tolist() == [6, 6, 6]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_strides_of_expanded_times_transposed(dtype):
+    """The Meta kernels of the half types say otherwise than the CPU's kernels do."""
+
+    def product(device):
+        row = torch.ones(1, 1, 2, dtype=dtype).to(device).expand(4, 3, 2)
+        return row * torch.ones(2, 3, 4, dtype=dtype).to(device).permute(2, 1, 0)
+
+    assert product("mindspore").stride() == product("cpu").stride()

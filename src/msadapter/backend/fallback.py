@@ -158,14 +158,14 @@ def _flatten(values):
             yield v
 
 
-def on_meta(op, args, kwargs):
-    """Run `op` on the Meta device: shapes, strides and dtypes of the result, no values."""
+def on_meta(op, args, kwargs, dtypes=None):
+    """Run `op` on the Meta device: shapes, strides and dtypes of the result, no values. dtypes: {operand's: another}."""
 
     def to_meta(x):
         if isinstance(x, torch.Tensor):
             if x.device.type != "mindspore" and not (x.device.type == "cpu" and x.dim()):
                 return x  # a host tensor that is not a scalar only comes here where it may meet the device
-            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+            return torch.empty_strided(x.shape, x.stride(), dtype=(dtypes or {}).get(x.dtype, x.dtype), device="meta")
         if isinstance(x, torch.device):
             return torch.device("meta")
         return x

@@ -263,8 +263,11 @@ def _meta_stride(op, args, kwargs):
     """The strides that torch's Meta kernel gives the (only) result."""
     if op in _REORDERED:
         op, args, kwargs = aten.add.Tensor, args[:2], {}
-    return fallback.on_meta(op, args, kwargs).stride()
+    return fallback.on_meta(op, args, kwargs, _AS_FLOAT).stride()
 
+
+# Meta kernels of the half types lay out as if they computed in float32 and copied; the CPU's do not.
+_AS_FLOAT = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 # Ops of two tensors whose Meta kernel is a decomposition that does not begin with the first operand, as the op does.
 _REORDERED = {
