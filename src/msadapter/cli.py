@@ -237,6 +237,8 @@ def _strip(error: BaseException | None, seen: set[int] | None = None) -> None:
             hosted = hosted or name.endswith("fallback.py")
         elif not (hosted and name.endswith("_ops.py")):
             kept.append((t.tb_frame, t.tb_lasti, t.tb_lineno))
+    if hosted:  # torch's own error: the kernel that was tried is nobody's concern
+        kept = [k for k in kept if not k[0].f_code.co_filename.startswith(_PACKAGE)]
     chain = None
     for frame, last, line in reversed(kept):
         chain = types.TracebackType(chain, frame, last, line)
