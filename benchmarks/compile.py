@@ -74,6 +74,8 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, 1e-2, momentum=0.9)
 
 
+PAUSE = 0.02
+
 # name: (model and batch, optimizer, goal for compiled / PyTorch, goal for eager / compiled)
 MODELS = {
     "mlp": (mlp, sgd, 1.2, None),
@@ -97,6 +99,8 @@ def step_of(model, optimizer, batch):
 
 
 def timed(call, batch):
+    """Milliseconds of a step. It begins when the threads of the one before, of whatever library, no longer spin."""
+    time.sleep(PAUSE)
     start = time.perf_counter()
     call(*batch).item()
     return (time.perf_counter() - start) * 1e3
