@@ -10,12 +10,22 @@ import sys as _sys
 
 def _autoload():
     """Called at the end of `import torch` (entry point group `torch.backends`)."""
+    from . import runtime
     from .backend import device
     from .graph import dynamo
     from .imports import when_imported
 
     device.register()
-    when_imported("torch._dynamo", dynamo.install)  # torch.compile(backend="mindspore")
+    if _switches not in runtime.when_started:  # the first time
+        runtime.when_started.append(_switches)
+        when_imported("torch._dynamo", dynamo.install)  # torch.compile(backend="mindspore")
+
+
+def _switches(mindspore):
+    """MindSpore's own ways to a static graph, once the device is used."""
+    from .graph import switches
+
+    switches.install(mindspore)
 
 
 def enable(*, cuda_alias: bool) -> None:

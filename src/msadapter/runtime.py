@@ -20,6 +20,7 @@ import re
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from types import ModuleType
 
 from .config import config
@@ -35,6 +36,7 @@ _ISA = {
 _USER_ISA_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
 forked = False  # True in a forked child whose parent had started MindSpore; its oneDNN ops would wait for ever there
+when_started: list[Callable[[ModuleType], None]] = []  # called with MindSpore once it is configured
 problems: list[str] = []  # what is wrong with the settings of this process, in words, for the doctor
 
 _module: ModuleType | None = None
@@ -116,9 +118,8 @@ def _start() -> ModuleType:
         _hold_isa(imported_before_us)
         if module.get_context("device_target") == "CPU":
             module.runtime.launch_blocking()
-        from .graph import switches
-
-        switches.install(module)
+        for tell in when_started:
+            tell(module)
         _module = module
         return module
 
