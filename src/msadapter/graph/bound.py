@@ -8,7 +8,7 @@ from ..backend.storage import LOCK
 from ..backend.tracing import CannotCapture
 from . import cache, dynamo
 from .capture import Recorder, Value
-from .lower import Program
+from .lower import Program, agree, first_line, in_range
 
 
 def recorder_of(inputs):
@@ -85,10 +85,7 @@ class Entry:
         """Whether the program is right for the values that the inputs have."""
         with LOCK:
             for v, low, high, but in self._expected:
-                a = self._resolve(v, inputs, ()).asnumpy()
-                if but is not None:
-                    a = a[a != but]
-                if a.size and (a.min() < low or a.max() >= high):
+                if not in_range(self._resolve(v, inputs, ()), low, high, but):
                     return False
             return all(tuple(self._resolve(v, inputs, ()).shape) == v.shape for v in self._preludes)
 
@@ -101,14 +98,14 @@ class Entry:
                     cache.compile(self.program)
                 ours, writes = self._compute(given, inputs)
         except Exception as error:
-            raise CannotCapture(f"MindSpore cannot compile it: {_first_line(error)}") from error
+            raise CannotCapture(f"MindSpore cannot compile it: {first_line(error)}") from error
         finally:
             if state is not None:
                 torch.set_rng_state(state)
         results = run()
         dynamo.COUNTS["compiled"] += 1
         pairs = [(a, b) for a, b in zip(ours, results) if isinstance(b, Tensor) and a is not b]
-        if not _alike([(storage.host(a), storage.host(b)) for a, b in pairs if b.device.type == "mindspore"]):
+        if not agree([(storage.host(a), storage.host(b)) for a, b in pairs if b.device.type == "mindspore"]):
             self.wrong = "MindSpore's graph computes other values than its ops do one by one"
         self.ready = True
         return results
@@ -168,17 +165,3 @@ def _result(kind, what, given, inputs, bases, results):
         return storage.as_strided(bases[place], size, stride, offset)
     s = place if kind == "state" else (inputs if kind == "alias" else bases)[place].untyped_storage()
     return storage._set(storage._META, storage.new_empty((0,), dtype), s, offset, size, stride)
-
-
-def _alike(pairs):
-    """Whether two computations of the same floats agree, by the scale of the largest."""
-    pairs = [(a.double(), b.double()) for a, b in pairs if b.is_floating_point() and b.numel()]
-    scale = max((float(b[b.isfinite()].abs().amax()) for _, b in pairs if b.isfinite().any()), default=0.0)
-    return all(torch.allclose(a, b, rtol=1e-2, atol=1e-3 * scale, equal_nan=True) for a, b in pairs)
-
-
-def _first_line(error):
-    """The first line of MindSpore's message that says something."""
-    lines = [line.strip("- \n") for line in str(error).splitlines()]
-    lines = [line for line in lines if line and not line.startswith("Kernel select failed")]
-    return lines[0] if lines else type(error).__name__

@@ -35,9 +35,9 @@ class CaptureWarning(UserWarning):
 class Step:
     """A function, and what was captured of it. Made by `compile`."""
 
-    def __init__(self, fn, fullgraph=False, dynamic=None):
+    def __init__(self, fn, fullgraph=False):
         functools.update_wrapper(self, fn)
-        self._fn, self._fullgraph, self._dynamic = fn, fullgraph, dynamic
+        self._fn, self._fullgraph = fn, fullgraph
         self._entries = {}  # key -> [(Guards, Entry)], the last used first
         self._pending = {}  # key -> (Guards, Recorder) of the last call
         self._eager = {}  # key -> why calls like this are not captured
@@ -239,4 +239,4 @@ def compile(fn=None, *, fullgraph=False, dynamic=None):
         return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic)
     if not callable(fn):
         raise TypeError(f"Expected a function to compile, got {type(fn).__name__}.")
-    return Step(fn, fullgraph, dynamic)
+    return Step(fn, fullgraph)

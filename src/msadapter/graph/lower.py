@@ -18,6 +18,7 @@ import sys
 
 import mindspore.common.dtype as mstype
 import numpy as np
+import torch
 from mindspore.ops.auto_generate import gen_ops_prim as prim
 from torch.utils._pytree import tree_leaves
 
@@ -118,6 +119,28 @@ class Program:
         else:
             result = self._function(*tensors)
         return result if isinstance(result, (tuple, list)) else (result,)
+
+
+def in_range(v, low, high, but):
+    """Whether the whole numbers in the `ms.Tensor` v are in [low, high), or `but` (None: no exception)."""
+    a = v.asnumpy()
+    if but is not None:
+        a = a[a != but]
+    return not a.size or bool(a.min() >= low and a.max() < high)
+
+
+def agree(pairs):
+    """Whether a program's floats are those of its ops one by one, by the scale of the largest. pairs: (program's, ops')."""
+    pairs = [(a.double(), b.double()) for a, b in pairs if b.is_floating_point() and b.numel()]
+    scale = max((float(b[b.isfinite()].abs().amax()) for _, b in pairs if b.isfinite().any()), default=0.0)
+    return all(torch.allclose(a, b, rtol=1e-2, atol=1e-3 * scale, equal_nan=True) for a, b in pairs)
+
+
+def first_line(error):
+    """The first line of MindSpore's message that says something."""
+    lines = [line.strip("- \n") for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("Kernel select failed")]
+    return lines[0] if lines else type(error).__name__
 
 
 def _values(tree):
