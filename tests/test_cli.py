@@ -133,8 +133,9 @@ def test_traceback_of_a_torch_error_is_the_scripts(script):
 def test_signals(script, name, plain_code):
     path = script("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
     with subprocess.Popen(
-        [*MSADAPTER, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV
-    ) as process:
+        [*MSADAPTER, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+    ) as process:  # fmt: skip
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.2)
         process.send_signal(getattr(signal, name))

@@ -72,8 +72,14 @@ def _like(v, value):
     return constant(value, TORCH_DTYPE[v.dtype]) if v.dtype in _COMPLEX else _D(value)
 
 
+def _by_parts(fn, v):
+    """fn of the real and of the imaginary parts."""
+    return P.Complex()(fn(P.Real()(v)), fn(P.Imag()(v)))
+
+
 def _scaled_log(base):
-    return in_double(lambda v: _DIV(_LOG(v), _like(v, math.log(base))))
+    by = lambda v: _DIV(v, constant(math.log(base), TORCH_DTYPE[v.dtype]))  # noqa: E731
+    return in_double(lambda v: _by_parts(by, _LOG(v)) if v.dtype in _COMPLEX else by(_LOG(v)))
 
 
 log2, log10 = _scaled_log(2), _scaled_log(10)
@@ -152,9 +158,21 @@ def divide(a, b):
     y = _DIV(a, b)
     if made_of_numbers(b) and look(b).all() or not traced(b) and b.asnumpy().all():
         return y
+    if y.dtype in _COMPLEX:
+        return _complex_by_zero(a, b, y)
     if b.shape != y.shape:
         b = broadcast(b, y.shape)
     return _SELECT(_EQ(b, P.ZerosLike()(b)), _MUL(a, _RECIPROCAL(b)), y)
+
+
+def _complex_by_zero(a, b, y):
+    """y = a / b, where b is zero the parts of a by +0, as torch has it: the primitive gives zero."""
+    a, b = (broadcast(v, y.shape) if v.shape != y.shape else v for v in (a, b))
+    real, imaginary = P.Real()(b), P.Imag()(b)
+    zero = P.ZerosLike()(real)
+    at = _AND(_EQ(real, zero), _EQ(imaginary, zero))
+    infinity = constant(math.inf, TORCH_DTYPE[real.dtype])
+    return P.Complex()(*(_SELECT(at, _MUL(part(a), infinity), part(y)) for part in (P.Real(), P.Imag())))
 
 
 # ---------------------------------------------------------------------------------------------------- special functions

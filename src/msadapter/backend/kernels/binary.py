@@ -116,10 +116,9 @@ def _wide_scalar(fn, dtype, x, y):
 @kernel("div.Tensor", "div.Scalar", layout=True)
 def div(x, y):
     dtype = to_float(promoted(x, y))
-    fn = _DIV if dtype.is_complex else divide
     if dtype in WIDER and not _same(x, y):
-        return _wide_scalar(fn, dtype, x, y)
-    return compute(fn, dtype, x, y)
+        return _wide_scalar(divide, dtype, x, y)
+    return compute(divide, dtype, x, y)
 
 
 def _floats(dtype):

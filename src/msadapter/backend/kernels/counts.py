@@ -17,7 +17,7 @@ _AND, _GE, _LE = P.LogicalAnd(), P.GreaterEqual(), P.LessEqual()
 
 @kernel("bincount")
 def bincount(x, weights=None, minlength=0):
-    if x.dim() != 1 or x.dtype.is_floating_point or x.dtype is torch.bool or minlength < 0:
+    if x.dim() != 1 or x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool or minlength < 0:
         raise Decline("an integer vector is needed")
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
     if not x.numel():

@@ -7,6 +7,7 @@ tensor operations, over the taps (places that are read) of each point.
 import functools
 import itertools
 
+import numpy as np
 import torch
 from mindspore.ops.operations import _grad_ops
 
@@ -37,6 +38,10 @@ def _check(x, grid, mode, padding):
         raise Decline("no such interpolation")
 
 
+def _finite(grid):
+    return bool(np.isfinite(cast(read(grid), torch.float32).asnumpy()).all())
+
+
 def _has_primitive(x, mode):
     """Not for "nearest": the primitives round half away from zero, torch to even."""
     return mode == _BILINEAR and x.dtype is not torch.float64
@@ -48,6 +53,8 @@ def _sampler(rank, make, make_grad):
     @kernel(name)
     def forward(x, grid, interpolation_mode, padding_mode, align_corners):
         _check(x, grid, interpolation_mode, padding_mode)
+        if not _finite(grid):
+            raise Decline("a grid with NaN or infinite places")
         if _has_primitive(x, interpolation_mode):
             options = _MODES[interpolation_mode], _PADDINGS[padding_mode], align_corners
             return cast(_primitive(make, *options)(computed(x), computed(grid)), x.dtype)
@@ -57,7 +64,10 @@ def _sampler(rank, make, make_grad):
     @kernel(f"{name}_backward")
     def backward(grad, x, grid, interpolation_mode, padding_mode, align_corners, output_mask):
         _check(x, grid, interpolation_mode, padding_mode)
-        if _has_primitive(x, interpolation_mode):
+        finite = _finite(grid)
+        if not finite:  # the CPU's kernel ends the process; PyTorch's documentation says that NaN is taken for -1
+            grid = torch.where(grid.isnan(), -1.0, grid)
+        if finite and _has_primitive(x, interpolation_mode):
             options = _MODES[interpolation_mode], _PADDINGS[padding_mode], align_corners
             grads = _primitive(make_grad, *options)(computed(grad), computed(x), computed(grid))
             return tuple(cast(g, x.dtype) if need else None for g, need in zip(grads, output_mask))

@@ -7,7 +7,7 @@ from mindspore.ops.auto_generate import gen_ops_prim as prim
 
 from ..elementary import divide, exp, log
 from ..registry import Decline, kernel
-from ..storage import cast, constant, ms, read
+from ..storage import MS_DTYPE, cast, constant, ms, read
 from ..tracing import traced
 from .pointwise import WIDE, WIDER, as_bool, decline_complex, isnan, to_float
 
@@ -15,12 +15,11 @@ P = ms.ops
 
 _SUM, _MEAN, _PROD = prim.SumExt(), prim.MeanExt(), {k: P.ReduceProd(k) for k in (False, True)}
 _COMPLEX_SUM = {k: P.ReduceSum(k) for k in (False, True)}
-_MAX, _MIN, _ALL, _ANY = (
-    {k: p(k) for k in (False, True)} for p in (P.ReduceMax, P.ReduceMin, P.ReduceAll, P.ReduceAny)
-)
+_MAX, _MIN, _ALL, _ANY = ({k: p(k) for k in (False, True)} for p in (P.ReduceMax, P.ReduceMin, P.ReduceAll, P.ReduceAny))
 _ADD, _SUB, _MUL, _DIV, _SQRT, _SQUARE = P.Add(), P.Sub(), P.Mul(), P.RealDiv(), P.Sqrt(), P.Square()
 _ABS, _POW, _NE, _EQ = P.Abs(), P.Pow(), P.NotEqual(), P.Equal()
 _MASKED_FILL, _SELECT, _RESHAPE = P.MaskedFill(), P.Select(), P.Reshape()
+_LEFT_SHIFT, _RIGHT_SHIFT, _BIT_AND = P.LeftShift(), P.RightShift(), P.BitwiseAnd()
 
 
 # ----------------------------------------------------------------------------------------------------------- dimensions
@@ -70,6 +69,26 @@ def _reduce(v, fn, dims, keepdim):
     return fn(v, dims, keepdim, None)
 
 
+def _integers(v, dims, keepdim, narrow):
+    """The sum of int64, modulo 2^64. SumExt adds in float64: where that may not hold the sum, 16 bits at a time.
+
+    narrow: the largest absolute value that v's elements had in their own type, None if that is int64.
+    """
+    largest = narrow
+    if largest is None and not traced(v):
+        a = v.asnumpy()
+        largest = max(int(a.max()), -int(a.min()))
+    if largest is not None and largest * v.size < 1 << 53:
+        return _reduce(v, _SUM, dims, keepdim)
+    total_of = lambda part: _reduce(part, _SUM, dims, keepdim)  # noqa: E731
+    at = [constant(16 * k, torch.int64) for k in range(4)]
+    low = constant(0xFFFF, torch.int64)
+    out = _LEFT_SHIFT(total_of(_RIGHT_SHIFT(v, at[3])), at[3])
+    for k in range(3):
+        out = _ADD(out, _LEFT_SHIFT(total_of(_BIT_AND(_RIGHT_SHIFT(v, at[k]), low)), at[k]))
+    return out
+
+
 # ------------------------------------------------------------------------------------------------------- sums and means
 
 
@@ -80,14 +99,25 @@ def _as(x, dtype):
     return cast(read(x), dtype)
 
 
+# The largest absolute value of a type; int64's own is found out.
+_LARGEST = {torch.int64: None, torch.bool: 1}
+_LARGEST |= {
+    d: max(torch.iinfo(d).max, -torch.iinfo(d).min)
+    for d in MS_DTYPE
+    if not (d.is_floating_point or d.is_complex or d in _LARGEST)
+}
+
+
 def _accumulate(x, dim, keepdim, dtype, fn, empty):
     """A sum or a mean of x: small floats accumulate in float32, an empty tensor gives `empty`."""
     dims = dims_of(x, dim)
     if x.numel() == 0:
-        return constant(empty, dtype, reduced(x.shape, dims, keepdim))
+        return constant(complex(empty, empty) if dtype.is_complex else empty, dtype, reduced(x.shape, dims, keepdim))
     if dtype.is_complex:
         v = _COMPLEX_SUM[keepdim](cast(read(x), dtype), dims)
-        return v if fn is _SUM else _DIV(v, constant(x.numel() // max(v.size, 1), dtype))
+        return v if fn is _SUM else divide(v, constant(x.numel() // max(v.size, 1), dtype))
+    if dtype is torch.int64 and fn is _SUM and not x.dtype.is_floating_point:
+        return _integers(_as(x, dtype), dims, keepdim, _LARGEST[x.dtype])
     return cast(_reduce(_as(x, WIDER.get(dtype, dtype)), fn, dims, keepdim), dtype)
 
 
@@ -269,9 +299,7 @@ def extremum_with_index(x, dim, keepdim, largest):
         nan = isnan(v)
         if traced(nan) or P.ReduceAny()(nan).asnumpy():
             bad = _ANY[keepdim](nan, dims)
-            first, _ = with_index(
-                _SELECT(nan, constant(1, torch.float32), constant(0, torch.float32)), dims[0], keepdim, True
-            )
+            first, _ = with_index(_SELECT(nan, constant(1, torch.float32), constant(0, torch.float32)), dims[0], keepdim, True)
             index, value = _SELECT(bad, first, index), _MASKED_FILL(value, bad, constant(math.nan, wide))
     return cast(value, x.dtype), cast(index, torch.int64)
 
