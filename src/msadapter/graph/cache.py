@@ -1,24 +1,33 @@
 """Where compiled programs are written: the folder of `MSADAPTER_CACHE`, or ~/.cache/msadapter.
 
-A folder that cannot be written to is no reason to fail: a temporary one takes its place, with a warning.
+A folder that cannot be written to is no reason to fail: a temporary one takes its place, with a warning. Nor are files
+that are damaged: they are made anew.
 """
 
 import contextlib
 import functools
+import hashlib
 import os
 import pathlib
+import shutil
 import sys
 import tempfile
+import uuid
 import warnings
 
 from ..backend.storage import ms
 from ..config import config
 
+SUM = "checksum"
 
-@functools.cache
+
 def folder():
     """The folder for generated modules, made if need be."""
-    wanted = pathlib.Path(config.cache or os.path.join(os.path.expanduser("~"), ".cache", "msadapter"))
+    return _usable(pathlib.Path(config.cache or os.path.join(os.path.expanduser("~"), ".cache", "msadapter")))
+
+
+@functools.cache
+def _usable(wanted):
     try:
         wanted.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=wanted) as probe:
@@ -61,12 +70,40 @@ def kept(folder):
         yield
         return
     _told = True
+    intact = _intact(folder)
+    where = folder if intact else folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
     enabled, path = bool(ms.get_context("enable_compile_cache")), ms.get_context("compile_cache_path")
-    ms.set_context(enable_compile_cache=True, compile_cache_path=str(folder))
+    ms.set_context(enable_compile_cache=True, compile_cache_path=str(where))
     try:
         yield
+        if not intact and any(where.rglob("*.hash")):  # what it writes last, unless the disk is full
+            with contextlib.suppress(OSError):
+                (where / SUM).write_bytes(_digest(where))
+                shutil.rmtree(folder, ignore_errors=True)
+                where.rename(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)  # it may be to blame
+        raise
     finally:
+        if not intact:
+            shutil.rmtree(where, ignore_errors=True)
         ms.set_context(enable_compile_cache=enabled, compile_cache_path=path)
+
+
+def _intact(folder):
+    """Whether the files in `folder` are those that were written. MindSpore finds out only if they make no sense at all."""
+    try:
+        return (folder / SUM).read_bytes() == _digest(folder)
+    except OSError:
+        return False
+
+
+def _digest(folder):
+    digest = hashlib.sha256()
+    for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != SUM):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(folder)}\n{len(content)}\n".encode() + content)
+    return digest.hexdigest().encode()
 
 
 def compile(program):
