@@ -6,6 +6,8 @@ What is set, and why (each measured on MindSpore 2.10, CPU):
   MatMul up to twice slower. It is set in MindSpore's own copy of oneDNN, not in the environment: PyTorch has a copy
   too, which reads the same variable, and whose bfloat16 MatMul would become 20 times slower.
 * Launch blocking on CPU: without it an op may wait milliseconds for its thread.
+* No thread of its own for the front end on CPU: the caller's thread waits for it in a busy loop, which takes a core from
+  the threads that compute. With two cores a compiled graph then stalls for 10 to 50 ms now and then.
 * MindSpore's log: off, except for critical errors; what fails also raises a Python exception.
 
 A user's own ONEDNN_MAX_CPU_ISA, GLOG_v or earlier `import mindspore` wins; MSADAPTER_CPU_ISA overrides all of them.
@@ -118,6 +120,7 @@ def _start() -> ModuleType:
         _hold_isa(imported_before_us)
         if module.get_context("device_target") == "CPU":
             module.runtime.launch_blocking()
+            module.common.api._pynative_executor.disable_frontend_and_bprop_pipeline()
         for tell in when_started:
             tell(module)
         _module = module

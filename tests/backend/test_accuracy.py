@@ -229,6 +229,7 @@ def test_ctc():
 
 SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 2.0, 1e-30, -1e-30, 1000.0, -1000.0]
 AT_INFINITY = {"gelu", "gelu_tanh"}  # torch's answer there depends on the size of the tensor
+AT_ZERO = {"gelu"}  # gelu(-0.0) is 0.0 or -0.0, by the processor's instruction set
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -238,7 +239,8 @@ def test_special_values(name):
     for x in (x, x.double(), x[:0]):
         device, host = fn(x.to(DEVICE)).cpu(), fn(x)
         torch.testing.assert_close(device, host, equal_nan=True, rtol=1e-6, atol=1e-30)
-        assert torch.equal((1 / device).isneginf(), (1 / host).isneginf())  # the signs of zeros
+        if name not in AT_ZERO:
+            assert torch.equal((1 / device).isneginf(), (1 / host).isneginf())  # the signs of zeros
 
 
 @pytest.mark.parametrize("fn", [torch.softmax, torch.log_softmax], ids=["softmax", "log_softmax"])

@@ -23,7 +23,7 @@ from .lower import Program, agree, first_line, in_range
 # How a kernel may have made a constant of an op's number.
 FORMS = {"x": lambda x: x, "-x": lambda x: -x, "1 - x": lambda x: 1 - x, "1 / x": lambda x: 1 / x if x else np.inf}
 
-
+_ITEM = torch.ops.aten._local_scalar_dense.default
 FLOATS = (ms.float32, ms.float64, ms.float16)
 
 
@@ -312,6 +312,8 @@ class _Numbers(TorchDispatchMode):
         self.found = []
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op is _ITEM and args[0].is_cpu:  # a step counter, for each parameter twice
+            return op(*args)
         leaves = tree_leaves((args, kwargs or {}))
         if not any(isinstance(x, torch.Tensor) and x.device.type == "mindspore" for x in leaves):
             self._undo.note(x for x in leaves if isinstance(x, torch.Tensor))

@@ -65,9 +65,9 @@ def _between(c, v, low, high):
 
 @activation("threshold_backward")
 def threshold_backward(c, g, x, threshold):
-    """g where x is above the threshold or NaN, which ReluGrad takes for below."""
-    if threshold == 0 and not has_nan(x):
-        return _where_positive(g, x)
+    """g where x is above the threshold or NaN, which ReluGrad takes for below: Minimum makes a one of it."""
+    if threshold == 0:
+        return _where_positive(g, _MINIMUM(x, c(1)) if has_nan(x) else x)
     return _MASKED_FILL(g, _LESS_EQUAL(x, c(threshold)), c(0))
 
 

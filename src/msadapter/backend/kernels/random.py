@@ -3,6 +3,7 @@
 The draw happens on the host because that generator is the specification; it is not a fallback.
 """
 
+import numpy as np
 import torch
 
 from ..registry import aten, kernel, raw
@@ -110,8 +111,12 @@ def native_dropout(x, p, train):
 def _dropout_mask(like, p):
     """(mask, noise): noise is 0 or 1/(1-p), laid out as `like`."""
     noise = torch.empty_like(like).bernoulli_(1 - p)
-    mask = from_host(noise.bool().contiguous())
-    return mask, from_host(noise.div_(1 - p).contiguous())
+    if noise.dtype not in (torch.float32, torch.float64):
+        return from_host(noise.bool().contiguous()), from_host(noise.div_(1 - p).contiguous())
+    values = noise.numpy()  # torch's arithmetic would leave a thread spinning beside MindSpore's
+    mask = np.ascontiguousarray(values != 0)
+    values *= values.dtype.type(1) / values.dtype.type(1 - p)
+    return ms.Tensor.from_numpy(mask), from_host(noise.contiguous())
 
 
 @kernel("native_dropout_backward")
