@@ -75,6 +75,7 @@ def sgd(parameters):
 
 
 PAUSE = 0.02
+WARM = 15  # rounds before the measured ones: MindSpore's kernels try numbers of threads in their first calls
 
 # name: (model and batch, optimizer, goal for compiled / PyTorch, goal for eager / compiled)
 MODELS = {
@@ -123,8 +124,7 @@ def measure(name, steps):
     capture = 0.0
     while not compiled.stats()["captures"] and not compiled.stats()["reasons"]:
         capture += timed(compiled, given)
-    timed(compiled, given)
-    rounds = [[timed(*c) for c in calls] for _ in range(steps)]
+    rounds = [[timed(*c) for c in calls] for _ in range(WARM + steps)][WARM:]
     return [statistics.median(c) for c in zip(*rounds)], rounds, capture, compiled
 
 

@@ -8,6 +8,7 @@ Lines that nothing needs are left out, equal lines are written once, and what on
 MindSpore view) becomes the reshape, slice and transpose that a graph has.
 """
 
+import functools
 import hashlib
 import importlib.util
 import inspect
@@ -83,9 +84,13 @@ class Program:
 
     # --------------------------------------------------------------------------------------------------------- writing
 
+    @functools.cached_property
+    def _text(self):
+        return _Writer(self).text
+
     def source(self):
         """The Python module: primitives, then the function `step`."""
-        return _Writer(self).text
+        return self._text
 
     def content(self):
         """A name for the program: equal programs have equal names."""
@@ -103,8 +108,11 @@ class Program:
         path = pathlib.Path(folder) / f"{name}.py"
         if not path.exists() or path.read_bytes() != self.source().encode():  # a crash may have left half of it
             temporary = path.with_suffix(f".{os.getpid()}.{id(self)}.tmp")
-            temporary.write_text(self.source())
-            temporary.replace(path)
+            try:
+                temporary.write_text(self.source())
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)  # of a full disk
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # MindSpore's parser looks the source up there
@@ -172,6 +180,7 @@ class _Writer:
 
     def __init__(self, program):
         self.program, self.names, self.primitives, self.body = program, {}, {}, []
+        self.constructors = {}  # id(primitive) -> its text; the program's lines keep the primitives
         for i, v in enumerate(program.inputs):
             self.names[v] = f"x{i}"
         for i, v in enumerate(program.constants):
@@ -221,9 +230,9 @@ class _Writer:
         return _literal(a)
 
     def _primitive(self, p):
-        return self._named(_constructor(p))
-
-    def _named(self, text):
+        if id(p) not in self.constructors:
+            self.constructors[id(p)] = _constructor(p)
+        text = self.constructors[id(p)]
         if text not in self.primitives:
             kind = text.split("(")[0].rsplit(".", 1)[1]
             self.primitives[text] = f"{kind}_{len(self.primitives)}"
