@@ -291,6 +291,40 @@ def test_memory_is_flat():
     assert resident(1200) - before < 8
 
 
+def test_channels_last_momentum():
+    def losses(wrap):
+        torch.manual_seed(0)
+        module = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last).to(DEVICE)
+        optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+
+        @wrap
+        def step(x):
+            optimizer.zero_grad()
+            loss = module(x).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return [step(torch.rand(2, 3, 6, 6).to(DEVICE)).item() for _ in range(8)], step, module
+
+    expected, _, host = losses(lambda step: step)
+    found, step, module = losses(msadapter.compile)
+    assert step.stats()["hits"] >= 4, step.stats()
+    assert_close(found, expected)
+    assert_close(module.weight, host.weight)
+    assert module.weight.stride() == host.weight.stride()
+
+
+def test_bfloat16_that_moves():
+    """A graph on CPU has no kernels to reshape, transpose or broadcast bfloat16."""
+    step = msadapter.compile(lambda x: ((x * 2).reshape(6, 10).t() * 3, x.expand(2, 3, 4, 5) + 1))
+    for i in range(5):
+        x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(i)).bfloat16()
+        for got, expected in zip(step(x.to(DEVICE)), step.__wrapped__(x)):
+            assert torch.equal(got.cpu(), expected)
+    assert step.stats()["hits"] == 3, step.stats()
+
+
 # --------------------------------------------------------------------------------------------------------------- the cache
 
 SCRIPT = """

@@ -10,6 +10,7 @@ from torch import nn
 
 torch.ones(1, device="mindspore")
 
+import msadapter
 from msadapter.graph.capture import Recorder
 from msadapter.graph.draw import MANY, Picture, draw, profile
 from msadapter.graph.lower import Program
@@ -140,3 +141,25 @@ def test_names_are_escaped(small, tmp_path):
     finally:
         node.where = where
     assert any("<a & b>.py:1" in t for t in titles(svg))
+
+
+def test_draw_of_a_compiled_step(tmp_path):
+    module = nn.Sequential(nn.Embedding(5, 4), nn.Dropout(0.5), nn.Linear(4, 3)).to("mindspore")
+    optimizer = torch.optim.Adam(module.parameters())
+
+    @msadapter.compile
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(module(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x, y = torch.tensor([0, 4, 2]).to("mindspore"), torch.tensor([2, 0, 1]).to("mindspore")
+    for _ in range(5):
+        step(x, y)
+    before = {k: v.clone() for k, v in module.state_dict().items()}
+    step.draw(tmp_path / "step.html")
+    page = (tmp_path / "step.html").read_text()
+    assert (tmp_path / "step.svg").exists() and "_log_softmax" in page and " ms one by one" in page
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())

@@ -166,10 +166,12 @@ class Step:
         return self._compiled().program.source()
 
     def draw(self, path):
-        """Write a picture of the captured graph (.svg or .html), with the time of each op."""
+        """Write a picture of the captured graph as `path` with .svg and with .html, with the time of each op by itself."""
         from . import draw
 
-        draw.draw(self._compiled(), path)
+        program = self._compiled().program
+        with LOCK:
+            draw.draw(program, path, draw.profile(program))
 
     def reset(self):
         """Forget all captures."""

@@ -31,14 +31,16 @@ COLD, HOT = (255, 250, 235), (226, 74, 51)
 # ---------------------------------------------------------------------------------------------------------------- time
 
 
-def profile(program, tensors, repeat=7):
+def profile(program, tensors=None, repeat=7):
     """{line's number: seconds}: the median time of each of the program's primitives, called one by one.
 
     That is the time of the eager kernels. The compiled graph fuses nothing on CPU but runs without Python between them, so
     that shares are telling, and sums are larger than the time of a run.
 
-    tensors: `ms.Tensor`s in the order of program.inputs.
+    tensors: `ms.Tensor`s in the order of program.inputs; None: zeros.
     """
+    if tensors is None:
+        tensors = [ms.ops.zeros(v.shape, v.dtype) for v in program.inputs]
     values = dict(zip(program.inputs, tensors)) | {v: v.tensor for v in program.constants}
     last = {v: i for i, line in enumerate(program._lines) for v in _values(line.args)}
     times = {}

@@ -80,7 +80,7 @@ class Program:
             if any(v in needed for v in line.outputs):
                 alive.append(line)
                 needed.update(_values(line.args))
-        return alive[::-1]
+        return [part for line in reversed(alive) for part in _for_bfloat16(line)]
 
     # --------------------------------------------------------------------------------------------------------- writing
 
@@ -241,6 +241,8 @@ class _Writer:
 
 # ------------------------------------------------------------------------------------------- views, as a graph has them
 
+_MOVES = {"Reshape", "Transpose", "BroadcastTo", "Gather", "ExpandDims", "Select"}
+_CAST = ms.ops.Cast()
 _SPLITS = {"Chunk", "SplitWithSize", "SplitTensor"}
 _RESHAPE, _TRANSPOSE, _SLICE, _GATHER = prim.Reshape(), prim.Transpose(), prim.Slice(), prim.Gather()
 
@@ -258,6 +260,21 @@ def expanded(lines):
                 begin[dim] += part.shape[dim]
         else:
             yield line
+
+
+def _for_bfloat16(line):
+    """The line; as float32 if it moves bfloat16, for which a graph on CPU has no such kernel."""
+    if line.primitive.name not in _MOVES or line.outputs[0].dtype != ms.bfloat16:
+        return [line]
+    wide = {v: _like(v, ms.float32) for v in (*_values(line.args), *line.outputs) if v.dtype == ms.bfloat16}
+    before = [Line(_CAST, (v, ms.float32), [wide[v]], True, line.node) for v in _values(line.args) if v in wide]
+    after = [Line(_CAST, (wide[v], ms.bfloat16), [v], True, line.node) for v in line.outputs]
+    args, outputs = _mapped(line.args, lambda v: wide.get(v, v)), [wide[v] for v in line.outputs]
+    return [*before, Line(line.primitive, args, outputs, line.single, line.node), *after]
+
+
+def _like(v, dtype):
+    return Value("primitive", None, None, v.node, v.shape, dtype)
 
 
 def folded(line, makers):

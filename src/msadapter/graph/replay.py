@@ -6,6 +6,7 @@ arithmetic on the device left out (`_Numbers`). Any other makes the function unf
 """
 
 import gc
+import math
 import weakref
 
 import numpy as np
@@ -367,7 +368,9 @@ def _compare(a, b):
         if isinstance(v, Value) and isinstance(w, Value):
             if v.source == w.source == "prelude" and v.shape != w.shape:
                 raise CannotCapture(f"a mask selects another number of elements each time ({node.where}, aten::{node.name})")
-            if pairs.setdefault(w, v) is not v or v.source != w.source or v.shape != w.shape or v.dtype != w.dtype:
+            # A buffer's shape says nothing: the memory of channels-last momentum is flat at first.
+            alike = v.source == w.source and math.prod(v.shape) == math.prod(w.shape) and v.dtype == w.dtype
+            if pairs.setdefault(w, v) is not v or not alike:
                 raise CannotCapture(f"another tensor takes part the second time ({node.where}, aten::{node.name})")
             if w.source == "constant":
                 constant(v, w)
