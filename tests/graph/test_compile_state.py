@@ -745,7 +745,7 @@ def global_hook(wrap):
     return out
 
 
-@scenario(graph=False, because="another tensor takes part the second time")
+@scenario()
 def view_write(wrap):
     m = lin()
 
