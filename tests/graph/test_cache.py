@@ -22,20 +22,12 @@ import msadapter
 from msadapter.config import set_config
 from msadapter.graph import cache
 
-from .util import DEVICE, batches
+from .util import DEVICE, batches, step_of
 
 
 def trained(module, compiled):
     """(The losses and parameters of five calls, the step.)"""
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-
-    def step(x):
-        optimizer.zero_grad()
-        loss = module(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = step_of(module, torch.optim.SGD(module.parameters(), lr=0.1))
     step = msadapter.compile(step, fullgraph=True) if compiled else step
     losses = [step(x).item() for x in batches(5)]
     return (losses, [p.detach().cpu() for p in module.parameters()]), step

@@ -19,7 +19,7 @@ from msadapter.graph import capture
 from msadapter.graph.compile import CaptureWarning
 from tests.models import CASES, compare
 
-from .util import DEVICE, batches, check
+from .util import DEVICE, batches, check, step_of
 
 FORMS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
@@ -271,15 +271,7 @@ def test_memory_is_flat():
     import psutil
 
     module = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.2), nn.Linear(64, 4)).to(DEVICE)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
-
-    @msadapter.compile
-    def step(x):
-        optimizer.zero_grad()
-        loss = module(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        return loss
+    step = msadapter.compile(step_of(module, torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)))
 
     def resident(steps):
         for _ in range(steps):
@@ -295,16 +287,7 @@ def test_channels_last_momentum():
     def losses(wrap):
         torch.manual_seed(0)
         module = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last).to(DEVICE)
-        optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
-
-        @wrap
-        def step(x):
-            optimizer.zero_grad()
-            loss = module(x).pow(2).mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
+        step = wrap(step_of(module, torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)))
         return [step(torch.rand(2, 3, 6, 6).to(DEVICE)).item() for _ in range(8)], step, module
 
     expected, _, host = losses(lambda step: step)

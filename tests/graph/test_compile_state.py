@@ -39,17 +39,6 @@ def sgd(module):
     return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
 
 
-def step_of(module, optimizer):
-    def step(x):
-        optimizer.zero_grad()
-        loss = module(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
-
-
 @scenario()
 def same_arg_twice_then_two(wrap):
     @wrap

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .util import DEVICE, batches, check, host
+from .util import DEVICE, batches, check, host, step_of
 
 SCENARIOS = {}
 
@@ -26,17 +26,6 @@ def lin():
 
 def sgd(module):
     return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-
-
-def step_of(module, optimizer):
-    def step(x):
-        optimizer.zero_grad()
-        loss = module(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
 
 
 @scenario()

@@ -26,6 +26,19 @@ def batches(count, shape=(4, 4), device=DEVICE):
     return [torch.randn(shape, generator=generator).to(device) for _ in range(count)]
 
 
+def step_of(module, optimizer):
+    """A plain training step."""
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = module(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
 def observe(scenario, compiled, **options):
     """(what the scenario returns, its compiled functions, the warnings about them)."""
     steps = []

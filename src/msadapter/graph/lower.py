@@ -266,15 +266,12 @@ def _for_bfloat16(line):
     """The line; as float32 if it moves bfloat16, for which a graph on CPU has no such kernel."""
     if line.primitive.name not in _MOVES or line.outputs[0].dtype != ms.bfloat16:
         return [line]
-    wide = {v: _like(v, ms.float32) for v in (*_values(line.args), *line.outputs) if v.dtype == ms.bfloat16}
-    before = [Line(_CAST, (v, ms.float32), [wide[v]], True, line.node) for v in _values(line.args) if v in wide]
-    after = [Line(_CAST, (wide[v], ms.bfloat16), [v], True, line.node) for v in line.outputs]
-    args, outputs = _mapped(line.args, lambda v: wide.get(v, v)), [wide[v] for v in line.outputs]
-    return [*before, Line(line.primitive, args, outputs, line.single, line.node), *after]
-
-
-def _like(v, dtype):
-    return Value("primitive", None, None, v.node, v.shape, dtype)
+    (out,) = line.outputs
+    narrow = dict.fromkeys([v for v in _values(line.args) if v.dtype == ms.bfloat16] + [out])
+    wide = {v: Value("primitive", None, None, v.node, v.shape, ms.float32) for v in narrow}
+    before = [Line(_CAST, (v, ms.float32), [wide[v]], True, line.node) for v in narrow if v is not out]
+    moved = Line(line.primitive, _mapped(line.args, lambda v: wide.get(v, v)), [wide[out]], True, line.node)
+    return [*before, moved, Line(_CAST, (wide[out], ms.bfloat16), [out], True, line.node)]
 
 
 def folded(line, makers):

@@ -16,7 +16,7 @@ from .reduction import dims_of, with_index
 P = ms.ops
 
 _SUM, _SUB, _MUL, _EXP, _LOG = prim.SumExt(), P.Sub(), P.Mul(), P.Exp(), P.Log()
-_MAX, _EQ, _ALL, _MASKED_FILL = P.ReduceMax(True), P.Equal(), P.ReduceAll(True), P.MaskedFill()
+_EQ, _ALL, _MASKED_FILL = P.Equal(), P.ReduceAll(True), P.MaskedFill()
 _SOFTMAX = {}  # dim: primitive
 
 
