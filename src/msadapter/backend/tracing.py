@@ -7,6 +7,8 @@ for all values. What it draws on the host goes through `drawn`, so that each lat
 
 import threading
 
+import numpy as np
+
 
 class _Active(threading.local):
     recorder = None
@@ -35,6 +37,17 @@ def expect(v, low, high, but=None):
     """In each later run, the whole numbers in v must be in [low, high), or `but`; else the call runs eagerly and raises."""
     if active.recorder is not None:
         active.recorder.expect(v, low, high, but)
+
+
+def finite(v, sums):
+    """Whether all that is in the `ms.Tensor` v is finite. sums: a function that adds v up, in primitives.
+
+    A recording says yes only if each later run will ask again, of the sums, and be done eagerly where the answer is no;
+    `msadapter.compile`'s do. Else it says no, and the kernel takes the way that is right for all values.
+    """
+    if active.recorder is not None:
+        return active.recorder.finite(v, sums)
+    return bool(np.isfinite(v.asnumpy()).all())
 
 
 def lasting(v):

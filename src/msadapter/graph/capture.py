@@ -103,13 +103,15 @@ class Recorder(TorchDispatchMode):
     arguments: the call's tensors, in order.
     gradients: {id(parameter): its gradient before the call}, as far as known: it shows what `zero_grad` dropped.
     known: ids of the storages that the function also reaches by itself. An argument with one of them is state.
+    checks: whether each run will check that `totals` are finite.
     """
 
-    def __init__(self, arguments=(), gradients=None, known=()):
+    def __init__(self, arguments=(), gradients=None, known=(), checks=False):
         super().__init__()
         self.reason = None  # why this recording is of no use
         self.values = {}  # id(ms.Tensor) -> Value
         self.lines, self.nodes, self.draws, self.reads, self.expected = [], [], [], [], {}
+        self.totals, self._checks = [], checks
         self.storages = {}  # id(storage) -> (storage, its first Value), those that were there before
         self.tensors = {}  # id(storage) -> a tensor of it
         self.leaves = {}  # id(tensor) -> (tensor, its gradient before)
@@ -321,6 +323,14 @@ class Recorder(TorchDispatchMode):
         value = self.values.get(id(v))
         if value is not None and value.source in ("argument", "host argument", "storage"):
             self.expected[id(value), low, high] = (value, low, high, but)
+
+    def finite(self, v, sums):
+        varies = self.varies(v)
+        if varies and not self._checks or not np.isfinite(tracing.look(v)).all():
+            return False
+        if varies:
+            self.totals.append(self.values[id(sums(v))])
+        return True
 
     def _continues(self, g, node=None):
         """Nobody but the kernels' draws may move a generator: a later run makes those draws and nothing else."""

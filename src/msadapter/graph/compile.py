@@ -97,7 +97,7 @@ class Step:
     def _record(self, key, args, kwargs, leaves, tensors):
         guards = Guards(self._fn, [x for x in leaves if not isinstance(x, PLAIN)])
         known = guards.storages()
-        with Recorder(tensors, guards.grads(), known) as recorder:
+        with Recorder(tensors, guards.grads(), known, checks=True) as recorder:
             result = self._fn(*args, **kwargs)
         changed = guards.unfit or guards.changed() or next(iter(recorder.effects), None)
         self._counts["eager"] += 1

@@ -8,6 +8,7 @@ Lines that nothing needs are left out, equal lines are written once, and what on
 MindSpore view) becomes the reshape, slice and transpose that a graph has.
 """
 
+import collections
 import functools
 import hashlib
 import importlib.util
@@ -30,6 +31,7 @@ from . import cache
 from .capture import Line, Value
 
 SMALL = 64
+LARGE = 1 << 15  # elements from which one pass over the memory less pays for an argument more
 _EXECUTOR = (JitExecutor_ if _run_jit_pipeline() else GraphExecutor_).get_instance()
 _ALIASES = {"Contiguous", "Identity"}
 
@@ -75,12 +77,13 @@ class Program:
             seen[key] = line
             makers.update(dict.fromkeys(line.outputs, line))
             kept.append(line)
-        needed, alive = {self._of(v) for v in outputs}, []
+        outputs = [self._of(v) for v in outputs]
+        needed, alive = set(outputs), []
         for line in reversed(kept):
             if any(v in needed for v in line.outputs):
                 alive.append(line)
                 needed.update(_values(line.args))
-        return [part for line in reversed(alive) for part in _for_bfloat16(line)]
+        return [part for line in fused(alive[::-1], outputs) for part in _for_bfloat16(line)]
 
     # --------------------------------------------------------------------------------------------------------- writing
 
@@ -245,6 +248,8 @@ _MOVES = {"Reshape", "Transpose", "BroadcastTo", "Gather", "ExpandDims", "Select
 _CAST = ms.ops.Cast()
 _SPLITS = {"Chunk", "SplitWithSize", "SplitTensor"}
 _RESHAPE, _TRANSPOSE, _SLICE, _GATHER = prim.Reshape(), prim.Transpose(), prim.Slice(), prim.Gather()
+_DIVIDE, _MULTIPLY, _RECIPROCAL = ms.ops.RealDiv(), ms.ops.Mul(), ms.ops.Reciprocal()
+_SCALED = {"Add": prim.AddExt(), "Sub": prim.SubExt()}
 
 
 def expanded(lines):
@@ -294,7 +299,70 @@ def folded(line, makers):
         if order == tuple(sorted(order)):
             return v
         return Line(_TRANSPOSE, (v, order), line.outputs, True, line.node)
+    if name == "Cast" and (parts := _softmax_parts(args[0], makers)):
+        return Line(_DIVIDE, parts, line.outputs, True, line.node)
     return line
+
+
+def _softmax_parts(v, makers):
+    """(e, sum of e), if v is exp(a - log(sum of e)), e = exp(a): log-softmax and its gradient, which thus share e."""
+
+    def operand(v, *names):
+        for name in names:
+            line = makers.get(v)
+            if line is None or line.primitive.name != name:
+                return None
+            v = line.args[0]
+        return v
+
+    difference = makers.get(operand(v, "Exp", "Cast"))
+    if difference is None or difference.primitive.name != "Sub":
+        return None
+    a, log = difference.args
+    total = operand(log, "Cast", "Log", "Cast")
+    e = operand(total, "SumExt")
+    return (e, total) if e is not None and operand(e, "Cast", "Exp", "Cast") is a else None
+
+
+def fused(lines, outputs):
+    """The lines, with x + s y (s a number) of large float32 tensors in one primitive, and their division by a number that
+    an optimizer computed as a product: MindSpore divides seven times as slowly as it multiplies."""
+    uses = collections.Counter(v for line in lines for v in _values(line.args)) + collections.Counter(outputs)
+    makers = {line.outputs[0]: line for line in lines}
+    found, inverse, merged = [], {}, set()
+    for line in lines:
+        out, name = line.outputs[0], line.primitive.name
+        if out.dtype == ms.float32 and math.prod(out.shape) >= LARGE and name in ("Add", "Sub", "RealDiv"):
+            a, b = line.args
+            if name == "RealDiv":
+                if line.node is not None and line.node.region is not None and _is_number(b):
+                    if b not in inverse:
+                        inverse[b] = Value("primitive", None, None, line.node, (), ms.float32)
+                        found.append(Line(_RECIPROCAL, (b,), [inverse[b]], True, line.node))
+                    line = Line(_MULTIPLY, (a, inverse[b]), line.outputs, True, line.node)
+            else:
+                for x, product in ((a, b), (b, a))[: 1 + (name == "Add")]:
+                    y, s = _scaled(product, makers)
+                    if y is not None and uses[product] == 1 and x.shape == y.shape == out.shape:
+                        line = Line(_SCALED[name], (x, y, s), line.outputs, True, line.node)
+                        merged.add(product)
+                        break
+        found.append(line)
+    return [line for line in found if line.outputs[0] not in merged]
+
+
+def _scaled(product, makers):
+    """(y, s) if the value is y times the number s; else (None, None)."""
+    line = makers.get(product)
+    if line is not None and line.primitive.name == "Mul":
+        for y, s in (line.args, line.args[::-1]):
+            if isinstance(y, Value) and _is_number(s):
+                return y, s
+    return None, None
+
+
+def _is_number(v):
+    return isinstance(v, Value) and v.shape == () and v.dtype == ms.float32
 
 
 def _view(line):

@@ -48,7 +48,7 @@ class Entry:
         leaves, self._spec = tree_flatten(result)
         self._results = [_result(second, x, arguments) for x in leaves]
         self._shared = _shared(second, leaves)
-        reads = [r.value for r in second.reads]
+        reads = [r.value for r in second.reads] + second.totals
         outputs = [v for _, _, v in self._writes]
         outputs += [v for *_, v in self._grads.values() if v is not None]
         outputs += [r[1] for r in self._results if r[0] == "new"] + reads
@@ -156,6 +156,9 @@ class Entry:
                 now = _number(self._get(read.value, results, arguments, numbers))
                 if now != read.number and not (now != now and read.number != read.number):
                     raise Miss(f"a value that the host reads is {now}, and was {read.number} ({read.node.where})")
+            for v in self.recorder.totals:
+                if not np.isfinite(self._get(v, results, arguments, numbers).asnumpy()).all():
+                    raise Miss("a value that was finite is infinite or NaN")
             made = self._store(results, arguments, numbers)
             return self._answer(made, results, arguments, numbers)
 

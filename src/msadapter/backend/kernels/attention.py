@@ -7,14 +7,13 @@ import torch
 import torch.nn.functional as F
 
 from ..registry import LIB, Decline, aten, kernel, raw
-from ..storage import _prim as prim
 from ..storage import constant, ms, read, read_fresh, wrap, wrap_strided
 from ..tracing import traced
 from .linalg import add_bias, multiply
+from .reduction import sum_along
 from .softmax import softmax_of
 
 _MUL, _SUB, _FILL, _TILE = ms.ops.Mul(), ms.ops.Sub(), ms.ops.MaskedFill(), ms.ops.Tile()
-_SUM = prim.SumExt()
 _NOT, _EQUAL, _ANY, _ALL = ms.ops.LogicalNot(), ms.ops.Equal(), ms.ops.ReduceAny(True), ms.ops.ReduceAll(True)
 
 # --------------------------------------------------------------------------------------- scaled dot product attention
@@ -86,7 +85,7 @@ def fused_backward(grad, query, key, value, attn_bias, wanted, out, probabilitie
     g, p, q, k = read(grad), read(probabilities), read(query), read(key)
     dv = multiply(p, g, True)
     dp = _MUL(p, multiply(g, read(value), False, True))
-    rows = _SUM(dp, (-1,), True, None)
+    rows = sum_along(dp, dp.ndim - 1)
     ds = _MUL(_SUB(dp, _MUL(p, _TILE(rows, (1, 1, 1, p.shape[-1])))), constant(_scale(query, scale), dtype))
     return _laid_out(multiply(ds, k), query), _laid_out(multiply(ds, q, True), key), _laid_out(dv, value), None
 

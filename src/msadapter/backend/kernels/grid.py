@@ -7,12 +7,12 @@ tensor operations, over the taps (places that are read) of each point.
 import functools
 import itertools
 
-import numpy as np
 import torch
 from mindspore.ops.operations import _grad_ops
 
 from ..registry import Decline, kernel
 from ..storage import cast, ms, read
+from ..tracing import finite
 from .pad import computed
 
 P = ms.ops
@@ -39,7 +39,7 @@ def _check(x, grid, mode, padding):
 
 
 def _finite(grid):
-    return bool(np.isfinite(cast(read(grid), torch.float32).asnumpy()).all())
+    return finite(cast(read(grid), torch.float32), lambda v: P.ReduceSum()(P.Reshape()(v, (v.shape[0], -1)), 1))
 
 
 def _has_primitive(x, mode):

@@ -10,6 +10,7 @@ from ..registry import Decline, kernel
 from ..storage import broadcast, cast, constant, ms, read
 from ..tracing import expect, lasting, look, traced
 from .pointwise import pair
+from .reduction import total as total_of
 from .scatter import elements
 
 from mindspore.ops.auto_generate import gen_ops_prim  # isort: skip
@@ -40,7 +41,7 @@ def _reduce(v, reduction, dtype):
         return cast(v, dtype)
     if not v.size:
         return constant(math.nan if reduction == 1 else 0, dtype)
-    return cast(_MEAN(v, None, False, None) if reduction == 1 else _SUM(v, None, False, None), dtype)
+    return cast(total_of(v, _MEAN if reduction == 1 else _SUM), dtype)
 
 
 def _spread(grad, reduction, count, dtype):
@@ -352,8 +353,8 @@ def _composed(v, target, weight, reduction, ignore_index, some, classes, work):
     loss, w = _picked(v, target, weight, work, ignore_index, some, classes)
     if reduction == 0:
         return loss, constant(0, work)
-    total = constant(loss.size, work) if w is None else _SUM(w, None, False, None)
-    loss = _SUM(loss, None, False, None)
+    total = constant(loss.size, work) if w is None else total_of(w, _SUM)
+    loss = total_of(loss, _SUM)
     return _DIV(loss, total) if reduction == 1 else loss, total
 
 

@@ -8,7 +8,7 @@ from mindspore.ops.operations import _grad_ops
 
 from ..registry import Decline, kernel
 from ..storage import cast, constant, host, ms, read, wrap
-from ..tracing import traced
+from ..tracing import finite
 from . import windows
 from .scatter import sums
 
@@ -77,9 +77,9 @@ def _max_pool(x, rank, primitive, shape):
     if not x.shape[0]:
         return constant(0, x.dtype, shape), constant(0, torch.int64, shape)
     v = _batched(x, rank)
-    finite = not x.is_floating_point() or not traced(v) and np.isfinite(_SUM(_rows(v, rank), 1).asnumpy()).all()
-    values, index = primitive(v if finite else _ordered(v))
-    if not finite:
+    plain = not x.is_floating_point() or finite(v, lambda v: _SUM(_rows(v, rank), 1))
+    values, index = primitive(v if plain else _ordered(v))
+    if not plain:
         values = _GATHER(_rows(v, rank), 1, _rows(index, rank))
     return _result(values, shape, x.dtype), _result(index, shape, torch.int64)
 
@@ -153,8 +153,7 @@ def _max_of_windows(x, rank, index, shape):
     index = ms.Tensor.from_numpy(np.ascontiguousarray(index, np.int64))
     found = _GATHER(v, 1, _RESHAPE(index, (planes, count * size)))
     found, index = _RESHAPE(found, (planes * count, size)), _RESHAPE(index, (planes * count, size))
-    finite = not traced(v) and np.isfinite(_SUM(v, 1).asnumpy()).all()
-    at = _RESHAPE(_ARGMAX(found if finite else _ordered(found)), (planes * count, 1))
+    at = _RESHAPE(_ARGMAX(found if finite(v, lambda v: _SUM(v, 1)) else _ordered(found)), (planes * count, 1))
     return _result(_GATHER(found, 1, at), shape, x.dtype), _result(_GATHER(index, 1, at), shape, torch.int64)
 
 

@@ -113,10 +113,10 @@ def _dropout_mask(like, p):
     noise = torch.empty_like(like).bernoulli_(1 - p)
     if noise.dtype not in (torch.float32, torch.float64):
         return from_host(noise.bool().contiguous()), from_host(noise.div_(1 - p).contiguous())
-    values = noise.numpy()  # torch's arithmetic would leave a thread spinning beside MindSpore's
+    values = noise.numpy()  # torch's arithmetic and copies would leave a thread spinning beside MindSpore's
     mask = np.ascontiguousarray(values != 0)
     values *= values.dtype.type(1) / values.dtype.type(1 - p)
-    return ms.Tensor.from_numpy(mask), from_host(noise.contiguous())
+    return ms.Tensor.from_numpy(mask), ms.Tensor.from_numpy(np.ascontiguousarray(values))
 
 
 @kernel("native_dropout_backward")

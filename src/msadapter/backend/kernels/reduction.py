@@ -22,6 +22,9 @@ _MASKED_FILL, _SELECT, _RESHAPE = P.MaskedFill(), P.Select(), P.Reshape()
 _LEFT_SHIFT, _RIGHT_SHIFT, _BIT_AND = P.LeftShift(), P.RightShift(), P.BitwiseAnd()
 
 
+_MANY = 1 << 14  # elements from which reshaping to rows and back pays
+
+
 # ----------------------------------------------------------------------------------------------------------- dimensions
 
 
@@ -42,6 +45,21 @@ def dims_of(x, dim):
 
 def reduced(shape, dims, keepdim):
     return tuple(1 if d in dims else n for d, n in enumerate(shape) if keepdim or d not in dims)
+
+
+def _by_rows(v, fn, n):
+    """fn (SumExt or MeanExt) over runs of n elements: (v.size // n,). Other shapes take five times as long as a matrix."""
+    part = math.gcd(n, 1024)
+    if n >= 4096 and part >= 16:  # in two steps: one over many elements is less exact
+        return _by_rows(fn(_RESHAPE(v, (v.size // part, part)), (1,), False, None), fn, n // part)
+    return fn(_RESHAPE(v, (v.size // n, n)), (1,), False, None)
+
+
+def sum_along(v, dim):
+    """The sum over one dimension, which stays with size 1."""
+    if dim == v.ndim - 1 > 1 and v.size >= _MANY:
+        return _RESHAPE(_by_rows(v, _SUM, v.shape[-1]), (*v.shape[:-1], 1))
+    return _SUM(v, (dim,), True, None)
 
 
 def _groups(v):
@@ -66,6 +84,8 @@ def _reduce(v, fn, dims, keepdim):
     if len(dims) == v.ndim:
         out = total(v, fn)
         return _RESHAPE(out, (1,) * len(dims)) if keepdim else out
+    if dims[0] == v.ndim - len(dims) > 0 and v.ndim > 2 and v.size >= _MANY and v.is_contiguous():
+        return _RESHAPE(_by_rows(v, fn, math.prod(v.shape[dims[0] :])), reduced(v.shape, dims, keepdim))
     return fn(v, dims, keepdim, None)
 
 

@@ -2,22 +2,21 @@
 
 import math
 
-import numpy as np
 import torch
-from mindspore.ops.auto_generate import gen_ops_prim as prim
 
 from ..elementary import exp, in_double, narrow, widen
 from ..registry import Decline, kernel
 from ..storage import TORCH_DTYPE, cast, constant, ms, read
-from ..tracing import traced
+from ..tracing import finite
 from .pointwise import WIDER
-from .reduction import dims_of, with_index
+from .reduction import dims_of, sum_along, with_index
 
 P = ms.ops
 
-_SUM, _SUB, _MUL, _EXP, _LOG = prim.SumExt(), P.Sub(), P.Mul(), P.Exp(), P.Log()
+_SUB, _MUL, _EXP, _LOG = P.Sub(), P.Mul(), P.Exp(), P.Log()
 _EQ, _ALL, _MASKED_FILL = P.Equal(), P.ReduceAll(True), P.MaskedFill()
 _SOFTMAX = {}  # dim: primitive
+_FEW = 4096  # float32 terms that are summed as exactly as PyTorch sums them
 
 
 def softmax_of(v, dim):
@@ -30,18 +29,20 @@ def softmax_of(v, dim):
 def _safe_softmax_of(v, dim):
     """As `softmax_of`, with zeros for a row of -inf."""
     y = softmax_of(v, dim)
-    if not traced(y) and not np.isnan(y.asnumpy()).any():
+    if finite(y, lambda y: sum_along(y, dim)):
         return y
     dtype = TORCH_DTYPE[v.dtype]
     return _MASKED_FILL(y, _ALL(_EQ(v, constant(-math.inf, dtype)), (dim,)), constant(0, dtype))
 
 
 def _log_softmax_of(v, dim):
-    """Composed: the primitive is off by 5e-6, with a bias, and gives -inf beside NaN. Only the exponentials need float64."""
+    """Composed: the primitive is off by 5e-6, with a bias, and gives -inf beside NaN. Only the exponentials need float64,
+    and sums of so many that float32 would add to the error of `shifted`. A graph finds the exponentials for the gradient."""
     _, largest = with_index(v, dim, True, True)  # a NaN that it passes over comes back by the sum; faster than ReduceMax
     shifted = _SUB(v, largest)
-    total = _SUM(_EXP(widen(shifted)), (dim,), True, None)
-    return _SUB(shifted, narrow(_LOG(total), v.dtype))
+    terms = _EXP(widen(shifted))
+    total = sum_along(narrow(terms, v.dtype) if v.shape[dim] <= _FEW else terms, dim)
+    return _SUB(shifted, narrow(_LOG(widen(total)), v.dtype))
 
 
 def _forward(name, fn):
@@ -74,11 +75,11 @@ _forward("_log_softmax", _log_softmax_of)
 
 
 def _softmax_gradient(g, y, dim):
-    return _MUL(y, _SUB(g, _SUM(_MUL(g, y), (dim,), True, None)))
+    return _MUL(y, _SUB(g, sum_along(_MUL(g, y), dim)))
 
 
 def _log_softmax_gradient(g, y, dim):
-    return _SUB(g, _MUL(exp(y), _SUM(g, (dim,), True, None)))
+    return _SUB(g, _MUL(exp(y), sum_along(g, dim)))
 
 
 def _backward(name, fn):
