@@ -97,6 +97,14 @@ class Read:
     node: Node
 
 
+def operands_of(args, kwargs):
+    """What an ATen op is given, lists taken apart: those of ATen do not nest."""
+    found = []
+    for a in (*args, *kwargs.values()):
+        found.extend(a) if isinstance(a, (list, tuple)) else found.append(a)
+    return found
+
+
 class Recorder(TorchDispatchMode):
     """Records what runs inside `with recorder:`.
 
@@ -176,7 +184,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        leaves = tree_leaves((args, kwargs))
+        leaves = operands_of(args, kwargs)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         on_device = [x for x in tensors if x.device.type == "mindspore"]
         if self.reason is not None or tracing.active.recorder is not None:

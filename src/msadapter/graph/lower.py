@@ -8,7 +8,6 @@ Lines that nothing needs are left out, equal lines are written once, and what on
 MindSpore view) becomes the reshape, slice and transpose that a graph has.
 """
 
-import collections
 import functools
 import hashlib
 import importlib.util
@@ -24,14 +23,13 @@ import torch
 from mindspore._c_expression import GraphExecutor_, JitExecutor_, _run_jit_pipeline
 from mindspore.graph import api
 from mindspore.ops.auto_generate import gen_ops_prim as prim
-from torch.utils._pytree import tree_leaves
 
 from ..backend.storage import ms
 from . import cache
 from .capture import Line, Value
+from .fusion import fused, stacked, values_in
 
 SMALL = 64
-LARGE = 1 << 15  # elements from which one pass over the memory less pays for an argument more
 _EXECUTOR = (JitExecutor_ if _run_jit_pipeline() else GraphExecutor_).get_instance()
 _ALIASES = {"Contiguous", "Identity"}
 
@@ -45,7 +43,7 @@ class Program:
         self._lines = self._simplified(lines, outputs)
         self.outputs = [self._of(v) for v in outputs]
         made = {v for line in self._lines for v in line.outputs}
-        used = dict.fromkeys(v for line in self._lines for v in _values(line.args) if v not in made)
+        used = dict.fromkeys(v for line in self._lines for v in values_in(line.args) if v not in made)
         self.inputs = [v for v in used if v.source != "constant" or v.varying]
         self.constants = [v for v in used if v.source == "constant" and not v.varying]
         self.computed = [v for v in dict.fromkeys(self.outputs) if v in made]
@@ -82,8 +80,8 @@ class Program:
         for line in reversed(kept):
             if any(v in needed for v in line.outputs):
                 alive.append(line)
-                needed.update(_values(line.args))
-        return [part for line in fused(alive[::-1], outputs) for part in _for_bfloat16(line)]
+                needed.update(values_in(line.args))
+        return [part for line in stacked(fused(alive[::-1], outputs), outputs) for part in _for_bfloat16(line)]
 
     # --------------------------------------------------------------------------------------------------------- writing
 
@@ -160,10 +158,6 @@ def first_line(error):
     lines = [line.strip("- \n") for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith("Kernel select failed")]
     return lines[0] if lines else type(error).__name__
-
-
-def _values(tree):
-    return [x for x in tree_leaves(tree) if isinstance(x, Value)]
 
 
 def _mapped(args, of):
@@ -248,8 +242,7 @@ _MOVES = {"Reshape", "Transpose", "BroadcastTo", "Gather", "ExpandDims", "Select
 _CAST = ms.ops.Cast()
 _SPLITS = {"Chunk", "SplitWithSize", "SplitTensor"}
 _RESHAPE, _TRANSPOSE, _SLICE, _GATHER = prim.Reshape(), prim.Transpose(), prim.Slice(), prim.Gather()
-_DIVIDE, _MULTIPLY, _RECIPROCAL = ms.ops.RealDiv(), ms.ops.Mul(), ms.ops.Reciprocal()
-_SCALED = {"Add": prim.AddExt(), "Sub": prim.SubExt()}
+_DIVIDE = ms.ops.RealDiv()
 
 
 def expanded(lines):
@@ -272,7 +265,7 @@ def _for_bfloat16(line):
     if line.primitive.name not in _MOVES or line.outputs[0].dtype != ms.bfloat16:
         return [line]
     (out,) = line.outputs
-    narrow = dict.fromkeys([v for v in _values(line.args) if v.dtype == ms.bfloat16] + [out])
+    narrow = dict.fromkeys([v for v in values_in(line.args) if v.dtype == ms.bfloat16] + [out])
     wide = {v: Value("primitive", None, None, v.node, v.shape, ms.float32) for v in narrow}
     before = [Line(_CAST, (v, ms.float32), [wide[v]], True, line.node) for v in narrow if v is not out]
     moved = Line(line.primitive, _mapped(line.args, lambda v: wide.get(v, v)), [wide[out]], True, line.node)
@@ -322,47 +315,6 @@ def _softmax_parts(v, makers):
     total = operand(log, "Cast", "Log", "Cast")
     e = operand(total, "SumExt")
     return (e, total) if e is not None and operand(e, "Cast", "Exp", "Cast") is a else None
-
-
-def fused(lines, outputs):
-    """The lines, with x + s y (s a number) of large float32 tensors in one primitive, and their division by a number that
-    an optimizer computed as a product: MindSpore divides seven times as slowly as it multiplies."""
-    uses = collections.Counter(v for line in lines for v in _values(line.args)) + collections.Counter(outputs)
-    makers = {line.outputs[0]: line for line in lines}
-    found, inverse, merged = [], {}, set()
-    for line in lines:
-        out, name = line.outputs[0], line.primitive.name
-        if out.dtype == ms.float32 and math.prod(out.shape) >= LARGE and name in ("Add", "Sub", "RealDiv"):
-            a, b = line.args
-            if name == "RealDiv":
-                if line.node is not None and line.node.region is not None and _is_number(b):
-                    if b not in inverse:
-                        inverse[b] = Value("primitive", None, None, line.node, (), ms.float32)
-                        found.append(Line(_RECIPROCAL, (b,), [inverse[b]], True, line.node))
-                    line = Line(_MULTIPLY, (a, inverse[b]), line.outputs, True, line.node)
-            else:
-                for x, product in ((a, b), (b, a))[: 1 + (name == "Add")]:
-                    y, s = _scaled(product, makers)
-                    if y is not None and uses[product] == 1 and x.shape == y.shape == out.shape:
-                        line = Line(_SCALED[name], (x, y, s), line.outputs, True, line.node)
-                        merged.add(product)
-                        break
-        found.append(line)
-    return [line for line in found if line.outputs[0] not in merged]
-
-
-def _scaled(product, makers):
-    """(y, s) if the value is y times the number s; else (None, None)."""
-    line = makers.get(product)
-    if line is not None and line.primitive.name == "Mul":
-        for y, s in (line.args, line.args[::-1]):
-            if isinstance(y, Value) and _is_number(s):
-                return y, s
-    return None, None
-
-
-def _is_number(v):
-    return isinstance(v, Value) and v.shape == () and v.dtype == ms.float32
 
 
 def _view(line):

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from ..backend import storage
 from ..backend.storage import LOCK, ms
 from ..backend.tracing import CannotCapture
-from .capture import Operand, Value
+from .capture import Operand, Value, operands_of
 from .lower import Program, agree, first_line, in_range
 
 # How a kernel may have made a constant of an op's number.
@@ -57,6 +57,7 @@ class Entry:
         self._state = [(x, x.untyped_storage(), _geometry(x)) for x, v in _state(second) if v.source == "storage"]
         self._leaves = self._known_leaves(second)
         self._born = [weakref.ref(s) for s in _passing(second, leaves)]
+        self._layout = {}  # Value of the program's results -> (shape, torch's dtype)
         self.placeholders = {id(p): storage.new_empty(tuple(p.shape), p.dtype, p.stride()) for p, _ in second.leaves.values()}
         self._check(compile)
         for v in second.values.values():  # the graph has the values: what the recording held can go
@@ -100,6 +101,9 @@ class Entry:
         except Exception as error:
             raise CannotCapture(f"MindSpore cannot compile it: {first_line(error)}") from error
         results = dict(zip(self.program.computed, results))
+        for v, made in results.items():  # what is stored again and again need not be looked at each time
+            if _fresh(made) is made and made.size and not storage.TORCH_DTYPE[made.dtype].is_complex:
+                self._layout[v] = tuple(made.shape), storage.TORCH_DTYPE[made.dtype]
         pairs = [
             (storage._host_flat(results[made]), storage._host_flat(v.tensor))
             for v, made in self._of.items()
@@ -151,7 +155,12 @@ class Entry:
     def _run(self, arguments, numbers):
         with LOCK:
             values = self._inputs(arguments, numbers)
-            results = dict(zip(self.program.computed, self.program.run(values)))
+            try:
+                results = dict(zip(self.program.computed, self.program.run(values)))
+            except RuntimeError as error:
+                if not self.recorder.totals:
+                    raise
+                raise Miss(f"MindSpore stopped: {first_line(error)}") from error  # NaN makes indices out of range, say
             for read in self.recorder.reads:
                 now = _number(self._get(read.value, results, arguments, numbers))
                 if now != read.number and not (now != now and read.number != read.number):
@@ -194,6 +203,8 @@ class Entry:
             return storage.from_host(x.contiguous() if v.shape == tuple(x.shape) else x.contiguous().view(v.shape))
         x = self._holder(v, v.origin, arguments)
         s = x.untyped_storage()
+        if s.dtype is storage._torch_dtype(v) and s.shape == v.shape:
+            return s.buf
         buf = s.buf if s.buf is not None else storage._materialize(s)
         if tuple(buf.shape) != v.shape:
             if buf.size != int(np.prod(v.shape)):
@@ -216,7 +227,13 @@ class Entry:
         touched = []
         for x, v, new in self._writes:
             target = self._holder(v, x, arguments)
-            storage.store(target.untyped_storage(), _fresh(self._get(new, results, arguments, numbers)))
+            new = self._of.get(new, new)
+            if new in self._layout:
+                s = target.untyped_storage()
+                s.buf = results[new]
+                s.shape, s.dtype = self._layout[new]
+            else:
+                storage.store(target.untyped_storage(), _fresh(self._get(new, results, arguments, numbers)))
             touched.append(target)
         made = {}
         if touched:
@@ -315,10 +332,14 @@ class _Numbers(TorchDispatchMode):
         self._nodes, self._undo = iter(region.nodes), undo
         self.found = []
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # else each op goes through a wrapper, 3 us
+
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         if op is _ITEM and args[0].is_cpu:  # a step counter, for each parameter twice
             return op(*args)
-        leaves = tree_leaves((args, kwargs or {}))
+        leaves = operands_of(args, kwargs or {})
         if not any(isinstance(x, torch.Tensor) and x.device.type == "mindspore" for x in leaves):
             self._undo.note(x for x in leaves if isinstance(x, torch.Tensor))
             return op(*args, **(kwargs or {}))
