@@ -275,3 +275,23 @@ def test_division_of_special_values(mode, dtype):
     expected = torch.div(x, y, rounding_mode=mode)
     torch.testing.assert_close(device, expected, equal_nan=True)
     assert torch.equal(device.signbit() & ~device.isnan(), expected.signbit() & ~expected.isnan())
+
+
+@pytest.mark.parametrize("shape, dims", [((16384, 3), 0), ((64, 256, 7), (0, 1)), ((1 << 18, 2), 0), ((8, 40, 1024), (1, 2))])
+@pytest.mark.parametrize("fn", [torch.sum, torch.mean, torch.var])
+def test_reductions_of_many(fn, shape, dims):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) + 10
+    expected = fn(x.double(), dims)
+    received = fn(x.to(DEVICE), dims).cpu()
+    assert ((received - expected) / expected).abs().max() < 2e-6  # in sequence it would be 1e-5 to 2e-3
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy_of_many_rows(reduction, weighted):
+    g = torch.Generator().manual_seed(0)
+    x, y, w = torch.randn(40000, 10, generator=g), torch.randint(10, (40000,), generator=g), torch.rand(10, generator=g)
+    w = w if weighted else None
+    expected = F.cross_entropy(x.double(), y, None if w is None else w.double(), reduction=reduction)
+    received = F.cross_entropy(x.to(DEVICE), y.to(DEVICE), None if w is None else w.to(DEVICE), reduction=reduction)
+    assert abs(received.item() / expected.item() - 1) < 5e-7

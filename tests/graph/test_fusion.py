@@ -274,3 +274,99 @@ def test_grid_sample(mode):
         return [f(x, grid) for x, grid in zip(batches(6, (2, 3, 8, 8)), grids)]
 
     check(scenario)
+
+
+# -------------------------------------------------------------------------------------------------- what was once wrong
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int32])
+def test_exponentials_of_a_log_softmax_in_another_type(dtype):
+    def scenario(wrap):
+        kept = torch.zeros(4, 6, device=DEVICE, dtype=dtype)
+
+        @wrap
+        def f(x):
+            y = F.log_softmax(x, -1).double().exp()
+            kept.copy_(y * 9)
+            return y.to(dtype), str((y.to(dtype)).dtype)
+
+        return [f(x) for x in batches(5, (4, 6))] + [kept]
+
+    check(scenario, rtol=1e-3)
+
+
+def test_a_log_softmax_without_its_maximum_overflows_where_it_did():
+    def scenario(wrap):
+        @wrap
+        def f(x):
+            return torch.exp(x - torch.log(torch.exp(x).sum(-1, keepdim=True)))
+
+        return [f(x + shift) for x, shift in zip(batches(6, (2, 3)), (0, 1, 2, 0, 100, -120))]
+
+    check(scenario)
+
+
+def test_parameters_that_are_views_of_one_buffer():
+    """A chain of concatenations as long as there are parameters: lines are told apart without printing them."""
+
+    def scenario(wrap):
+        torch.manual_seed(0)
+        flat = torch.randn(8 * 12, device=DEVICE)
+        parameters = [flat[8 * i : 8 * i + 8].requires_grad_() for i in range(12)]
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+        @wrap
+        def f(x):
+            optimizer.zero_grad()
+            loss = sum((p * x).pow(2).sum() for p in parameters)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return [(f(x), flat.detach().clone()) for x in batches(5, (8,))]
+
+    check(scenario)
+
+
+@pytest.mark.parametrize("name", ["chained", "sequential"])
+def test_schedulers_in_schedulers_after_a_discarded_run(name):
+    schedulers = torch.optim.lr_scheduler
+
+    def scenario(wrap):
+        w = torch.ones(1, 1, 4, 4, device=DEVICE, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        parts = [schedulers.LinearLR(optimizer, 0.1, total_iters=8), schedulers.ExponentialLR(optimizer, 0.9)]
+        if name == "chained":
+            schedule = schedulers.ChainedScheduler(parts)
+        else:
+            schedule = schedulers.SequentialLR(optimizer, parts, milestones=[6])
+
+        @wrap
+        def f(x):
+            optimizer.zero_grad()
+            loss = F.max_pool2d(x * w, 2).nan_to_num(0).sum()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            return loss
+
+        images = batches(9, (1, 1, 4, 4))
+        images[5][0, 0, 0, 0] = NAN
+        return [(f(x), optimizer.param_groups[0]["lr"], [s.last_epoch for s in parts]) for x in images]
+
+    check(scenario)
+
+
+@pytest.mark.filterwarnings("ignore")  # the class is the test's own
+def test_an_optimizer_that_makes_tensors():
+    class Signed(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.1})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.add_(torch.full_like(p, 0.1) * p.grad.sign() + torch.ones_like(p) * 1e-3, alpha=-group["lr"])
+
+    trained(lambda: nn.Linear(16, 4), lambda m: Signed(m.parameters()))

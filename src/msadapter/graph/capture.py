@@ -42,7 +42,7 @@ Primitive = ms.ops.Primitive
 DYNAMIC = {"NonZero", "MaskedSelect", "UniqueConsecutive", "Unique"}
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Value:
     """One `ms.Tensor` of the recording."""
 
@@ -55,7 +55,7 @@ class Value:
     varying: bool = False  # a constant that each run gives anew: an optimizer's number
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Line:
     """A call of a primitive."""
 
@@ -66,7 +66,7 @@ class Line:
     node: object
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Node:
     """An ATen op."""
 

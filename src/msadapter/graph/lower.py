@@ -292,13 +292,14 @@ def folded(line, makers):
         if order == tuple(sorted(order)):
             return v
         return Line(_TRANSPOSE, (v, order), line.outputs, True, line.node)
-    if name == "Cast" and (parts := _softmax_parts(args[0], makers)):
+    if name == "Cast" and (parts := _softmax_parts(args[0], makers)) and parts[0].dtype == out.dtype:
         return Line(_DIVIDE, parts, line.outputs, True, line.node)
     return line
 
 
 def _softmax_parts(v, makers):
-    """(e, sum of e), if v is exp(a - log(sum of e)), e = exp(a): log-softmax and its gradient, which thus share e."""
+    """(e, sum of e), if v is exp(a - log(sum of e)), e = exp(a), all but the first exp made by log-softmax, which sees to it
+    that no sum is infinite or zero."""
 
     def operand(v, *names):
         for name in names:
@@ -309,12 +310,14 @@ def _softmax_parts(v, makers):
         return v
 
     difference = makers.get(operand(v, "Exp", "Cast"))
-    if difference is None or difference.primitive.name != "Sub":
+    if difference is None or difference.primitive.name != "Sub" or difference.node.name != "_log_softmax":
         return None
     a, log = difference.args
     total = operand(log, "Cast", "Log", "Cast")
     e = operand(total, "SumExt")
-    return (e, total) if e is not None and operand(e, "Cast", "Exp", "Cast") is a else None
+    if e is None or operand(e, "Cast", "Exp", "Cast") is not a or makers[e].node is not difference.node:
+        return None
+    return (e, total) if e.dtype == total.dtype else None
 
 
 def _view(line):

@@ -109,7 +109,8 @@ class Entry:
             for v, made in self._of.items()
             if made in results and v.dtype in FLOATS and (v.node is None or v.node.region is None)
         ]
-        if any(results[made].shape != v.shape for v, made in self._of.items() if made in results) or not agree(pairs):
+        kinds = [(results[made], v) for v, made in self._of.items() if made in results]
+        if any(made.shape != v.shape or made.dtype != v.dtype for made, v in kinds) or not agree(pairs):
             raise CannotCapture("MindSpore's graph computes other values than its ops do one by one")
 
     # ------------------------------------------------------------------------------------------------------------ a run
@@ -296,7 +297,9 @@ class _Undo:
 
     def __init__(self, recorder):
         owners = [region.owner for region in recorder.regions]
-        owners += [o.optimizer for o in owners if isinstance(o, LRScheduler)]
+        for owner in owners:  # a scheduler may hold others; the list grows
+            if isinstance(owner, LRScheduler):
+                owners += [owner.optimizer, *getattr(owner, "_schedulers", ())]
         self._tensors, self._dicts = {}, []
         self._generators = [(g, g.get_state()) for g in recorder.drawing.values()]
         for owner in {id(o): o for o in owners}.values():
@@ -347,7 +350,12 @@ class _Numbers(TorchDispatchMode):
         if node is None or node.name != op._schema.name.removeprefix("aten::"):
             raise Miss("the optimizer computes something else now")
         self.found.append(tuple(x for x in leaves if type(x) in (int, float, bool, complex)))
-        return tree_map(lambda r: leaves[r.number] if isinstance(r, Operand) else r, node.result)
+        return tree_map(lambda r: leaves[r.number] if isinstance(r, Operand) else _again(r), node.result)
+
+
+def _again(x):
+    """A tensor like x: torch detaches one that it gives out a second time."""
+    return storage.new_empty(tuple(x.shape), x.dtype, x.stride()) if isinstance(x, torch.Tensor) else x
 
 
 class _Scalars:

@@ -213,6 +213,9 @@ def _targets(x, target, ignore_index):
     return classes, some
 
 
+_ROWS = 4096  # up to which the sum of NLLLoss, one after the other, is as good as PyTorch's
+
+
 def _composes(work, ignore_index):
     """Whether NLLLoss will not do: it adds up in float32, and its class numbers are int32."""
     return work is torch.float64 or not -(2**31) <= ignore_index < 2**31
@@ -264,7 +267,7 @@ def nll_loss_forward(x, target, weight, reduction, ignore_index):
         )
         return loss, constant(0, dtype)
     v = cast(read(rows), work)
-    if reduction == 0 or _composes(work, ignore_index):  # NLLLoss leaves ignored rows unset
+    if reduction == 0 or len(rows) > _ROWS or _composes(work, ignore_index):  # NLLLoss leaves ignored rows unset
         classes, some = _targets(rows, target, ignore_index)
         loss, total = _composed(v, read(target), weight, reduction, ignore_index, some, classes, work)
         return cast(loss if x.dim() == 2 or reduction else _RESHAPE(loss, ()), dtype), cast(total, dtype)
