@@ -114,9 +114,10 @@ def _dropout_mask(like, p):
     if noise.dtype not in (torch.float32, torch.float64):
         return from_host(noise.bool().contiguous()), from_host(noise.div_(1 - p).contiguous())
     values = noise.numpy()  # torch's arithmetic and copies would leave a thread spinning beside MindSpore's
-    mask = np.ascontiguousarray(values != 0)
+    mask = values != 0
     values *= values.dtype.type(1) / values.dtype.type(1 - p)
-    return ms.Tensor.from_numpy(mask), ms.Tensor.from_numpy(np.ascontiguousarray(values))
+    whole = (np.ascontiguousarray(a).reshape(like.shape) for a in (mask, values))  # it makes a vector of a number
+    return tuple(ms.Tensor.from_numpy(a) for a in whole)
 
 
 @kernel("native_dropout_backward")
