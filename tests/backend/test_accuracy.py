@@ -277,7 +277,10 @@ def test_division_of_special_values(mode, dtype):
     assert torch.equal(device.signbit() & ~device.isnan(), expected.signbit() & ~expected.isnan())
 
 
-@pytest.mark.parametrize("shape, dims", [((16384, 3), 0), ((64, 256, 7), (0, 1)), ((1 << 18, 2), 0), ((8, 40, 1024), (1, 2))])
+MANY = [((16384, 3), 0), ((64, 256, 7), (0, 1)), ((1 << 18, 2), 0), ((8, 40, 1024), (1, 2)), ((3, 7, 1001), (1, 2))]
+
+
+@pytest.mark.parametrize("shape, dims", MANY)
 @pytest.mark.parametrize("fn", [torch.sum, torch.mean, torch.var])
 def test_reductions_of_many(fn, shape, dims):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) + 10

@@ -18,12 +18,8 @@ from msadapter.graph.lower import Program
 SPACE = {"svg": "http://www.w3.org/2000/svg"}
 
 
-def recorded(layers):
-    """(recorder, program) of a training step of a small net."""
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Dropout(0.1)) for _ in range(layers)])
-    model = model.to("mindspore")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    x, y = torch.randn(4, 6).to("mindspore"), torch.tensor([0, 1, 2, 3]).to("mindspore")
+def step_of(model, optimizer):
+    """A training step of a classifier."""
 
     def step(x, y):
         optimizer.zero_grad()
@@ -32,6 +28,17 @@ def recorded(layers):
         optimizer.step()
         return loss
 
+    return step
+
+
+def recorded(layers):
+    """(recorder, program) of a training step of a small net."""
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Dropout(0.1)) for _ in range(layers)])
+    model = model.to("mindspore")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, y = torch.randn(4, 6).to("mindspore"), torch.tensor([0, 1, 2, 3]).to("mindspore")
+
+    step = step_of(model, optimizer)
     step(x, y)
     recorder = Recorder([x, y])
     with recorder:
@@ -145,16 +152,7 @@ def test_names_are_escaped(small, tmp_path):
 
 def test_draw_of_a_compiled_step(tmp_path):
     module = nn.Sequential(nn.Embedding(5, 4), nn.Dropout(0.5), nn.Linear(4, 3)).to("mindspore")
-    optimizer = torch.optim.Adam(module.parameters())
-
-    @msadapter.compile
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(module(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = msadapter.compile(step_of(module, torch.optim.Adam(module.parameters())))
     x, y = torch.tensor([0, 4, 2]).to("mindspore"), torch.tensor([2, 0, 1]).to("mindspore")
     for _ in range(5):
         step(x, y)

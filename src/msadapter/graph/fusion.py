@@ -107,7 +107,8 @@ class _Stacking:
 
     def _together(self, lines):
         first = lines[0]
-        args = [self._whole(tuple(column)) if _is_row(a, first) else a for a, *column in _columns(lines)]
+        columns = zip(first.args, zip(*(line.args for line in lines)))
+        args = [self._whole(column) if _is_row(a, first) else a for a, column in columns]
         out = self._stack([line.outputs[0] for line in lines], first.node)
         self._lines.append(Line(first.primitive, tuple(args), [out], True, first.node))
         for i, line in enumerate(lines):
@@ -128,11 +129,6 @@ class _Stacking:
         whole = Value("primitive", None, None, node, (len(rows), *rows[0].shape), rows[0].dtype)
         self._rows[whole] = list(rows)
         return whole
-
-
-def _columns(lines):
-    """For each argument of the first line: that, and the argument of each line."""
-    return [(a, *(line.args[k] for line in lines)) for k, a in enumerate(lines[0].args)]
 
 
 def _is_row(a, line):

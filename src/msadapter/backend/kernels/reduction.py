@@ -50,9 +50,11 @@ def reduced(shape, dims, keepdim):
 def _by_rows(v, fn, n):
     """fn (SumExt or MeanExt) over runs of n elements: (v.size // n,). Other shapes take five times as long as a matrix."""
     part = math.gcd(n, 1024)
-    if n >= 4096 and part >= 16:  # in two steps: one over many elements is less exact
+    if n < 4096:
+        return fn(_RESHAPE(v, (v.size // n, n)), (1,), False, None)
+    if part >= 16:  # in two steps: one over many elements is less exact
         return _by_rows(fn(_RESHAPE(v, (v.size // part, part)), (1,), False, None), fn, n // part)
-    return fn(_RESHAPE(v, (v.size // n, n)), (1,), False, None)
+    return fn(_RESHAPE(v, (v.size // n, 1, n)), (1, 2), False, None)  # slow, but more exact than a row as long
 
 
 def _by_columns(v, fn, m):
@@ -63,23 +65,13 @@ def _by_columns(v, fn, m):
 
 def sum_along(v, dim):
     """The sum over one dimension, which stays with size 1."""
-    if dim == v.ndim - 1 > 1 and v.size >= _MANY:
-        return _RESHAPE(_by_rows(v, _SUM, v.shape[-1]), (*v.shape[:-1], 1))
-    return _SUM(v, (dim,), True, None)
-
-
-def _groups(v):
-    """v as rows of equal length for a sum in two steps: one step over a million elements is slow and less exact."""
-    rows = math.gcd(v.size, 1024)
-    return _RESHAPE(v, (v.size // rows, rows)) if rows >= 16 and v.size >= 4096 and v.is_contiguous() else None
+    return _reduce(v, _SUM, (dim,), True)
 
 
 def total(v, fn):
     """fn (SumExt or MeanExt) over all elements of v: 0-dim."""
-    rows = _groups(v)
-    while rows is not None:
-        v = fn(rows, (1,), False, None)
-        rows = _groups(v)
+    if v.size >= 4096 and v.is_contiguous():
+        return _RESHAPE(_by_rows(v, fn, v.size), ())
     return fn(v, None, False, None)
 
 
