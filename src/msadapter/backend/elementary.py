@@ -28,6 +28,7 @@ _SQRT, _SIGN, _TAN = P.Sqrt(), P.Sign(), P.Tan()
 _EXP, _LOG, _LOG1P, _SINH, _TANH, _ERF = P.Exp(), P.Log(), P.Log1p(), P.Sinh(), P.Tanh(), P.Erf()
 
 _D = functools.lru_cache(256)(lambda value: lasting(constant(value, torch.float64)))  # no key is zero: 0.0 and -0.0 are equal
+_F = functools.lru_cache(256)(lambda value: lasting(constant(value, torch.float32)))
 _ZERO = lasting(constant(0, torch.float64))
 _NARROW = {ms.float32: np.float32, ms.float16: np.float16}
 
@@ -139,6 +140,17 @@ def _coth_softplus(v):
 
 tanh_softplus = in_double(lambda v: _RECIPROCAL(_coth_softplus(v)))
 mish = in_double(lambda v: _DIV(v, _coth_softplus(v)))
+
+
+def tanh_plus_one_halved(v):
+    """(1 + tanh(2 v)) / 2 = 1/2 + t / (1 + t^2) for t = tanh(v). As exact as torch's sum with 1, so without digits below 1e-7.
+
+    Tanh is off by 2e-7 up to 2.5, and by 1e-4 where t is nearly 1, which t / (1 + t^2) squares.
+    """
+    if v.dtype != ms.float32:
+        return sigmoid(_MUL(v, _like(v, 4)))
+    t = _TANH(v)
+    return _ADD(_DIV(t, _ADD(_MUL(t, t), _F(1))), _F(0.5))
 
 
 def relu(v):

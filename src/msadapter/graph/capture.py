@@ -19,14 +19,10 @@ host, an op that ran on the host, a host tensor made on the way, a primitive on 
 """
 
 import dataclasses
-import datetime
 import functools
-import logging
 import random
 import sys
-import sysconfig
 import threading
-import time
 
 import numpy as np
 import torch
@@ -37,6 +33,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..backend import registry, storage, tracing
 from ..backend.storage import ms
+from .effects import Watch
 
 Primitive = ms.ops.Primitive
 DYNAMIC = {"NonZero", "MaskedSelect", "UniqueConsecutive", "Unique"}
@@ -97,6 +94,20 @@ class Read:
     node: Node
 
 
+def instances(kind, tree):
+    """The instances of `kind` in nested tuples and lists. torch's tree_leaves takes ten times as long."""
+    for x in tree:
+        if isinstance(x, kind):
+            yield x
+        elif isinstance(x, (tuple, list)):
+            yield from instances(kind, x)
+
+
+def values_in(tree):
+    """The Values in nested tuples and lists."""
+    return list(instances(Value, tree))
+
+
 def operands_of(args, kwargs):
     """What an ATen op is given, lists taken apart: those of ATen do not nest."""
     found = []
@@ -128,7 +139,7 @@ class Recorder(TorchDispatchMode):
         self.born_at = {}  # id(storage) -> the op and the line that made it
         self.born = {}  # id(storage) -> storage, those made on the way
         self.host_arguments = {}  # address -> (number, bytes)
-        self.effects = []  # what the call does that a graph would not: prints, a look at the clock
+        self._watch, self.effects = Watch(), []  # what the call does that a graph would not: prints, a look at the clock
         self.drawing = {}  # id(generator) -> generator, those that kernels drew from
         self.backward = False  # whether gradients were computed
         self.generators = {}  # id(generator) -> [generator, its state at first, its state after the last draw]
@@ -145,16 +156,12 @@ class Recorder(TorchDispatchMode):
         _hooks.install()
         self._states = _random_states()
         self._continues(torch.default_generator)
-        self._profile = sys.getprofile()
-        if self._profile is None:
-            sys.setprofile(self._watch)
-        else:
-            self.backward = True  # nobody can say
+        self._watch.__enter__()
         return super().__enter__()
 
     def __exit__(self, *exception):
-        if self._profile is None:
-            sys.setprofile(None)
+        self._watch.__exit__(*exception)
+        self.backward, self.effects = self._watch.backward, list(self._watch.found)
         _hooks.remove()
         result = super().__exit__(*exception)
         self._continues(torch.default_generator)
@@ -163,24 +170,6 @@ class Recorder(TorchDispatchMode):
         if _random_states() != self._states:
             self.effects.append("random numbers of Python or NumPy")
         return result
-
-    def _watch(self, frame, event, function):
-        """sys.setprofile: what only a call of the function's own code can have asked for."""
-        if event == "c_call":
-            if function.__name__ == "run_backward":
-                self.backward = True
-            elif function in _EFFECTS and is_users(frame.f_code.co_filename):
-                self._effect(function.__name__, frame)
-            elif isinstance(getattr(function, "__self__", None), random.Random):
-                self._effect("random numbers", frame)
-        elif event == "call" and frame.f_code is _LOG:
-            while frame is not None and frame.f_code.co_filename == _LOG.co_filename:
-                frame = frame.f_back
-            if frame is not None and is_users(frame.f_code.co_filename):
-                self._effect("logging", frame)
-
-    def _effect(self, what, frame):
-        self.effects.append(f"{what} ({frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno})")
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -385,7 +374,7 @@ class Recorder(TorchDispatchMode):
         if all(any(r is a for a in args) for r in results):  # it returned its operand
             return
         known = tuple(self._operand(a) for a in args)
-        if not any(self._varies(x) for x in tree_leaves(known) if isinstance(x, Value)):
+        if not any(map(self._varies, values_in(known))):
             for r in results:  # constants alone: folded
                 self._new("constant", tracing.look(r), r)
             return
@@ -441,21 +430,6 @@ def _alias(v):
 def _random_states():
     kind, keys, *rest = np.random.get_state()
     return random.getstate(), (kind, keys.tobytes(), *rest)
-
-
-# What a graph would leave out without a word, where the user's own code calls it.
-_EFFECTS = {
-    print, input, open, time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic, time.process_time,
-    datetime.datetime.now, time.sleep,
-}  # fmt: skip
-_LOG = logging.Logger._log.__code__
-_INSTALLED = tuple({sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")} - {None})
-_PACKAGE = __file__.rsplit("/", 2)[0]
-
-
-def is_users(file):
-    """Whether a source file is the user's own, not that of an installed package."""
-    return not file.startswith((*_INSTALLED, _PACKAGE, "<frozen"))
 
 
 # Ops that may take a host tensor beside device tensors: what it holds goes to the device as a whole.
@@ -576,11 +550,12 @@ def _subclasses(cls):
     return found
 
 
+@functools.cache
 def _hooked_call(call):
     @functools.wraps(call)
     def hooked(self, *args, **kwargs):
         recorder = tracing.active.recorder
-        if not any(isinstance(a, ms.Tensor) for a in tree_leaves(args)):
+        if next(instances(ms.Tensor, args), None) is None:
             return call(self, *args, **kwargs)
         if recorder is None and (unseen := _recorder()) is not None:
             unseen.fail(f"primitive {self.name} is called outside of any op")

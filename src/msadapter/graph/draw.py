@@ -15,10 +15,8 @@ import pathlib
 import statistics
 import time
 
-from torch.utils._pytree import tree_leaves
-
 from ..backend.storage import ms
-from .capture import Value
+from .capture import Value, values_in
 
 MANY = 120  # ATen ops above which a picture shows the user's lines instead
 WIDTH, GAP_X, GAP_Y, MARGIN, LINE = 232, 26, 46, 30, 15
@@ -42,7 +40,7 @@ def profile(program, tensors=None, repeat=7):
     if tensors is None:
         tensors = [ms.ops.zeros(v.shape, v.dtype) for v in program.inputs]
     values = dict(zip(program.inputs, tensors)) | {v: v.tensor for v in program.constants}
-    last = {v: i for i, line in enumerate(program._lines) for v in _values(line.args)}
+    last = {v: i for i, line in enumerate(program._lines) for v in values_in(line.args)}
     times = {}
     for i, line in enumerate(program._lines):
         args = _filled(line.args, values)
@@ -54,7 +52,7 @@ def profile(program, tensors=None, repeat=7):
             taken.append(time.perf_counter() - start)
         times[i] = statistics.median(taken)
         values.update(zip(line.outputs, [result] if line.single else result))
-        for v in _values(line.args):
+        for v in values_in(line.args):
             if last[v] == i:
                 values.pop(v, None)
     return times
@@ -62,10 +60,6 @@ def profile(program, tensors=None, repeat=7):
 
 def _wait():
     ms.common.api._pynative_executor.sync()
-
-
-def _values(tree):
-    return [x for x in tree_leaves(tree) if isinstance(x, Value)]
 
 
 def _filled(args, values):
@@ -166,7 +160,7 @@ class Picture:
                     named[now] = box
             key = now
             self._add(box, line, i, times)
-            for v in _values(line.args):
+            for v in values_in(line.args):
                 origin = made.get(v)
                 if origin is None and v.source in ("argument", "host argument", "draw", "prelude"):
                     origin = self._input(v, inputs)

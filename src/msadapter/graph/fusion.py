@@ -5,10 +5,9 @@ import itertools
 import math
 
 from mindspore.ops.auto_generate import gen_ops_prim as prim
-from torch.utils._pytree import tree_leaves
 
 from ..backend.storage import ms
-from .capture import Line, Value
+from .capture import Line, Value, values_in
 
 LARGE = 1 << 15  # elements from which one pass over the memory less pays for an argument more
 SMALL = 4096  # elements up to which a kernel's own time is what it costs
@@ -17,11 +16,6 @@ MANY = 4  # tensors from which stacking them pays
 _MULTIPLY, _RECIPROCAL, _STACK = ms.ops.Mul(), ms.ops.Reciprocal(), ms.ops.Stack(0)
 _SCALED = {"Add": prim.AddExt(), "Sub": prim.SubExt()}
 _POINTWISE = set("Add AddExt Div Maximum Mul Neg RealDiv Reciprocal Rsqrt Sqrt Square Sub SubExt".split())
-
-
-def values_in(tree):
-    """The Values in nested tuples and lists."""
-    return [x for x in tree_leaves(tree) if isinstance(x, Value)]
 
 
 def fused(lines, outputs):

@@ -25,7 +25,7 @@ from torch.nn.modules import module as torch_module
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from .capture import is_users
+from .effects import is_users
 
 PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, np.generic)
 LIMIT = 20_000  # things looked at; a walk that long has left the program

@@ -26,8 +26,8 @@ from mindspore.ops.auto_generate import gen_ops_prim as prim
 
 from ..backend.storage import ms
 from . import cache
-from .capture import Line, Value
-from .fusion import fused, stacked, values_in
+from .capture import Line, Value, values_in
+from .fusion import fused, stacked
 
 SMALL = 64
 _EXECUTOR = (JitExecutor_ if _run_jit_pipeline() else GraphExecutor_).get_instance()

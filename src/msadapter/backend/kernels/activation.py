@@ -222,16 +222,16 @@ def mish_backward(c, g, x):
 _K, _A = math.sqrt(2 / math.pi), 0.044715
 
 
-def _twice_inner(c, x, square):
-    """2 k (x + a x^3), for tanh z = 2 sigmoid(2 z) - 1."""
-    return _MUL(x, _ADD(_MUL(square, c(2 * _K * _A)), c(2 * _K)))
+def _phi(c, x, square):
+    """(1 + tanh(k (x + a x^3))) / 2, which stands for the normal distribution's function."""
+    return E.tanh_plus_one_halved(_MUL(x, _ADD(_MUL(square, c(_K * _A / 2)), c(_K / 2))))
 
 
 @activation("gelu")
 def gelu(c, x, *, approximate="none"):
     """GeLU is slow, so: x (1 + erf(x / sqrt 2)) / 2, or by tanh."""
     if approximate == "tanh":
-        return _MUL(x, E.sigmoid(_twice_inner(c, x, _SQUARE(x))))
+        return _MUL(x, _phi(c, x, _SQUARE(x)))
     if approximate != "none":
         raise Decline("approximate is none or tanh")
     return _MUL(_MUL(x, c(0.5)), _ADD(_ERF(_MUL(x, c(math.sqrt(0.5)))), c(1)))
@@ -241,7 +241,7 @@ def gelu(c, x, *, approximate="none"):
 def gelu_backward(c, g, x, *, approximate="none"):
     square = _SQUARE(x)
     if approximate == "tanh":
-        s = E.sigmoid(_twice_inner(c, x, square))
+        s = _phi(c, x, square)
         inner = _ADD(_MUL(square, c(6 * _K * _A)), c(2 * _K))
         return _MUL(g, _ADD(s, _MUL(_SIGMOID_GRAD(s, x), inner)))
     if approximate != "none":
