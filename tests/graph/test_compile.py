@@ -1,11 +1,15 @@
 """msadapter.compile: the models' steps, what it tells, and what goes wrong around it."""
 
 import copy
+import datetime
+import logging
 import os
+import random
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 from itertools import cycle
 
@@ -154,6 +158,51 @@ def test_a_warning_names_the_place_once():
         for x in batches(6):
             step(x)
     assert len(caught) == 1
+
+
+LOG = logging.getLogger("test")
+
+
+@pytest.mark.parametrize("effect, name", [
+    (lambda: print(end=""), "print"), (lambda: time.perf_counter(), "perf_counter"), (lambda: time.sleep(0), "sleep"),
+    (lambda: datetime.datetime.now(), "now"), (lambda: open(os.devnull).close(), "open"),
+    (lambda: LOG.warning("beside"), "logging"), (lambda: random.Random(3).uniform(1, 2), "random numbers"),
+])  # fmt: skip
+def test_an_effect_is_named_with_its_place(effect, name):
+    @msadapter.compile
+    def step(x):
+        effect()
+        return x * 2
+
+    with pytest.warns(CaptureWarning, match=rf"step runs eagerly: Python state.*: {name} \(test_compile.py:\d+\)"):
+        for x in batches(8):
+            step(x)
+    assert not step.stats()["hits"]
+
+
+def test_a_disabled_log_message_is_no_effect():
+    @msadapter.compile
+    def step(x):
+        LOG.debug("not shown")
+        return x * 2
+
+    for x in batches(4):
+        step(x)
+    assert step.stats()["hits"]
+
+
+def test_a_profiler_of_the_user_stays_on():
+    seen = []
+    step = msadapter.compile(lambda x: x * 2)
+    sys.setprofile(lambda *event: seen.append(event[1]))
+    try:
+        for x in batches(4):
+            step(x)
+        assert sys.getprofile() is not None and seen
+    finally:
+        sys.setprofile(None)
+    step(batches(1)[0])
+    assert sys.getprofile() is None
 
 
 def test_many_captures_give_advice():

@@ -260,6 +260,46 @@ def test_nothing_is_changed_by_a_run_that_is_discarded():
     check(scenario)
 
 
+LARGE = (4, 16, 32, 32)  # where a ReLU assumes it
+
+
+@pytest.mark.parametrize("wrong", [NAN, INF, -INF])
+@pytest.mark.parametrize("at", [0, 2, 4])
+@pytest.mark.parametrize("fn", [F.relu, F.relu6, lambda x: F.max_pool2d(F.relu(x), 2), lambda x: (x.view(64, -1) * 2).relu_()])
+def test_relu_of_a_value_that_is_not_finite(fn, wrong, at):
+    def scenario(wrap):
+        w = torch.ones(LARGE, device=DEVICE, requires_grad=True)
+
+        @wrap
+        def f(x):
+            w.grad = None
+            y = fn(x * w)
+            (y.nan_to_num(0, 0, 0) * torch.arange(y.numel(), device=y.device).view(y.shape)).sum().backward()
+            return y, w.grad
+
+        images = batches(8, LARGE)
+        images[at][1, 2, 4, 5] = wrong
+        images[-1][0, 0, 0, 0] = wrong
+        return [f(x) for x in images]
+
+    stats = check(scenario)
+    assert any("finite" in text for text in stats["changed"]), stats
+
+
+def test_relu_of_finite_values_is_one_kernel():
+    @msadapter.compile
+    def f(x):
+        x = x.detach().requires_grad_()
+        F.max_pool2d(F.relu(x * 2), 2).sum().backward()
+        return x.grad
+
+    for x in batches(4, LARGE):
+        f(x)
+    found = primitives(f)
+    assert not {"Maximum", "Minimum", "IsNan"} & set(found) and found["ReluGrad"] == 2, found
+    assert found["SumExt"] + found.get("ReduceSum", 0) <= 2  # the check, and the sum itself
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 def test_grid_sample(mode):
     def scenario(wrap):
