@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from msadapter.graph import hostcalls
+
 from .util import DEVICE, batches, check, host, step_of
 
 SCENARIOS = {}
@@ -997,3 +999,52 @@ def bn_train_eval_step(wrap):
 def test_like_eager(name):
     fn, graph, because = SCENARIOS[name]
     check(fn, graph=graph, because=because)
+
+
+def test_an_optimizer_without_numbers_of_its_own_is_asked_again_when_its_settings_change(monkeypatch):
+    calls = []
+    original = hostcalls._Numbers.__enter__
+    monkeypatch.setattr(hostcalls._Numbers, "__enter__", lambda self: calls.append(1) or original(self))
+
+    def scenario(wrap):
+        w = torch.nn.Parameter(torch.ones(4, device=DEVICE))
+        optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+
+        @wrap
+        def f(x):
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            optimizer.step()
+
+        out = []
+        for i, x in enumerate(batches(12, (4,))):
+            if i == 6:
+                optimizer.param_groups[0]["lr"] = 0.01
+            if i == 9:
+                optimizer.param_groups[0]["weight_decay"] = 0.0
+                optimizer.register_step_post_hook(lambda *_: out.append("hook"))
+            f(x)
+            out.append(w.detach().clone())
+        return out
+
+    check(scenario)
+    assert 2 <= len(calls) <= 8  # once for each setting, and always with a hook
+
+
+@pytest.mark.parametrize("first", ["scheduler", "optimizer"])
+def test_a_scheduler_in_the_step_moves_the_numbers_of_sgd(first):
+    def scenario(wrap):
+        w = torch.nn.Parameter(torch.ones(4, device=DEVICE))
+        optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+
+        @wrap
+        def f(x):
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            for which in (optimizer, scheduler) if first == "optimizer" else (scheduler, optimizer):
+                which.step()
+
+        return [(f(x), w.detach().clone()) for x in batches(14, (4,))]
+
+    check(scenario)

@@ -2,7 +2,7 @@
 
 Comparing them line by line shows what a single recording cannot: a Python number that is another each time. One that an
 optimizer computed becomes an input of the graph; each run makes the optimizer's own code compute it again, with the
-arithmetic on the device left out (`_Numbers`). Any other makes the function unfit for a graph, and the reason says where.
+arithmetic on the device left out (hostcalls.py). Any other makes the function unfit for a graph, and the reason says where.
 """
 
 import gc
@@ -11,25 +11,16 @@ import weakref
 
 import numpy as np
 import torch
-from torch.optim.lr_scheduler import LRScheduler
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..backend import storage
 from ..backend.storage import LOCK, ms
 from ..backend.tracing import CannotCapture
-from .capture import Operand, Value, operands_of
+from .capture import Value
+from .hostcalls import FORMS, HostCalls, Miss, Scalars
 from .lower import Program, agree, first_line, in_range
 
-# How a kernel may have made a constant of an op's number.
-FORMS = {"x": lambda x: x, "-x": lambda x: -x, "1 - x": lambda x: 1 - x, "1 / x": lambda x: 1 / x if x else np.inf}
-
-_ITEM = torch.ops.aten._local_scalar_dense.default
 FLOATS = (ms.float32, ms.float64, ms.float16)
-
-
-class Miss(Exception):
-    """This entry does not fit the call after all: the reason in words."""
 
 
 class Entry:
@@ -41,7 +32,7 @@ class Entry:
 
     def __init__(self, first, second, result, arguments, compile):
         self.recorder, self.misses = second, 0
-        self._numbers = _compare(first, second)
+        scalars = _compare(first, second)
         self._own = {id(a): i for i, a in enumerate(arguments)}
         self._grads = _gradients(second)
         self._writes = [(x, v, _final(second, x.untyped_storage())) for x, v in _state(second) if _written(x, v)]
@@ -58,7 +49,7 @@ class Entry:
         self._leaves = self._known_leaves(second)
         self._born = [weakref.ref(s) for s in _passing(second, leaves)]
         self._layout = {}  # Value of the program's results -> (shape, torch's dtype)
-        self.placeholders = {id(p): storage.new_empty(tuple(p.shape), p.dtype, p.stride()) for p, _ in second.leaves.values()}
+        self._host_calls = HostCalls(second, scalars)
         self._check(compile)
         for v in second.values.values():  # the graph has the values: what the recording held can go
             if v.source not in ("constant",):
@@ -146,9 +137,9 @@ class Entry:
 
     def run(self, arguments):
         """Do the call. Miss, with nothing changed on the device, if it turns out not to fit."""
-        undo = _Undo(self.recorder)
+        undo = self._host_calls.undo()
         try:
-            return self._run(arguments, self._host_calls(undo))
+            return self._run(arguments, self._host_calls.numbers(undo))
         except BaseException:
             undo()
             raise
@@ -270,119 +261,12 @@ class Entry:
                 leaves.append(what)
         return tree_unflatten(leaves, self._spec)
 
-    # ----------------------------------------------------------------------------------------- numbers of an optimizer
-
-    def _host_calls(self, undo):
-        """Make the recorded host calls again; {constant: the number it is now}."""
-        if not self.recorder.regions:
-            return {}
-        grads = [(p, p.grad) for p, _ in self.recorder.leaves.values()]
-        seen = []
-        try:
-            for region in self.recorder.regions:
-                for p, _ in grads:
-                    p.grad = self.placeholders[id(p)] if region.gradients.get(id(p)) else None
-                with _Numbers(region, undo) as mode:
-                    region.call()
-                seen.append(mode.found)
-        finally:
-            for p, grad in grads:
-                p.grad = grad
-        return self._numbers.now(seen)
-
-
-class _Undo:
-    """What a run changes on the host before the graph: generators, step counters (numbers, or tensors of no dimension), and
-    the numbers of optimizers and schedulers."""
-
-    def __init__(self, recorder):
-        owners = [region.owner for region in recorder.regions]
-        for owner in owners:  # a scheduler may hold others; the list grows
-            if isinstance(owner, LRScheduler):
-                owners += [owner.optimizer, *getattr(owner, "_schedulers", ())]
-        self._tensors, self._dicts = {}, []
-        self._generators = [(g, g.get_state()) for g in recorder.drawing.values()]
-        for owner in {id(o): o for o in owners}.values():
-            if isinstance(owner, torch.optim.Optimizer):
-                self._dicts += [(d, dict(d)) for d in owner.param_groups]
-                self._dicts += [(d, _plain(d)) for d in (owner.__dict__, *owner.state.values())]
-            else:
-                self._dicts.append((owner.__dict__, dict(owner.__dict__)))
-
-    def note(self, tensors):
-        for x in tensors:
-            if id(x) not in self._tensors:
-                self._tensors[id(x)] = (x, x.clone())
-
-    def __call__(self):
-        for x, value in self._tensors.values():
-            x.copy_(value)
-        for d, before in self._dicts:
-            d.update(before)
-        for g, state in self._generators:
-            g.set_state(state)
-
-
-def _plain(d):
-    return {k: v for k, v in d.items() if isinstance(v, (int, float))}
-
-
-class _Numbers(TorchDispatchMode):
-    """Runs a host call without its arithmetic on the device; collects the Python numbers that its ops take."""
-
-    def __init__(self, region, undo):
-        super().__init__()
-        self._nodes, self._undo = iter(region.nodes), undo
-        self.found = []
-
-    @classmethod
-    def _should_skip_dynamo(cls):
-        return False  # else each op goes through a wrapper, 3 us
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        if op is _ITEM and args[0].is_cpu:  # a step counter, for each parameter twice
-            return op(*args)
-        leaves = operands_of(args, kwargs or {})
-        if not any(isinstance(x, torch.Tensor) and x.device.type == "mindspore" for x in leaves):
-            self._undo.note(x for x in leaves if isinstance(x, torch.Tensor))
-            return op(*args, **(kwargs or {}))
-        node = next(self._nodes, None)
-        if node is None or node.name != op._schema.name.removeprefix("aten::"):
-            raise Miss("the optimizer computes something else now")
-        self.found.append(tuple(x for x in leaves if type(x) in (int, float, bool, complex)))
-        return tree_map(lambda r: leaves[r.number] if isinstance(r, Operand) else _again(r), node.result)
-
-
-def _again(x):
-    """A tensor like x: torch detaches one that it gives out a second time."""
-    return storage.new_empty(tuple(x.shape), x.dtype, x.stride()) if isinstance(x, torch.Tensor) else x
-
-
-class _Scalars:
-    """Which numbers of which ops are inputs (grouped: equal in both recordings), and which must stay as they were."""
-
-    def __init__(self):
-        self.groups = {}  # (form, value in the first, in the second, kind) -> (Value, places)
-        self.fixed = []  # (place, number)
-
-    def now(self, seen):
-        for (region, node, k), number in self.fixed:
-            if seen[region][node][k] != number:
-                raise Miss(f"an optimizer's number is {seen[region][node][k]!r}, and was {number!r}")
-        values = {}
-        for (form, *_), (value, places) in self.groups.items():
-            found = {seen[region][node][k] for region, node, k in places}
-            if len(found) > 1:
-                raise Miss("an optimizer's numbers differ between parameters now")
-            values[value] = FORMS[form](found.pop())
-        return values
-
 
 # ------------------------------------------------------------------------------------------------ comparing recordings
 
 
 def _compare(a, b):
-    """The _Scalars of recording b, after a. CannotCapture if they differ otherwise."""
+    """The Scalars of recording b, after a. CannotCapture if they differ otherwise."""
     if [n.name for n in a.nodes] != [n.name for n in b.nodes] or len(a.lines) != len(b.lines):
         raise CannotCapture("the call does not do the same each time" + _first_difference(a, b))
     if len(a.regions) != len(b.regions) or len(a.draws) != len(b.draws) or len(a.reads) != len(b.reads):
@@ -394,7 +278,7 @@ def _compare(a, b):
             raise CannotCapture("it seeds a random generator")
     places = {n: (i, k) for i, region in enumerate(b.regions) for k, n in enumerate(region.nodes)}
     twin = dict(zip(b.nodes, a.nodes))
-    scalars, pairs, stands = _Scalars(), {}, {}
+    scalars, pairs, stands = Scalars(), {}, {}
 
     def same(v, w, node):
         if isinstance(v, Value) and isinstance(w, Value):
