@@ -1048,3 +1048,54 @@ def test_a_scheduler_in_the_step_moves_the_numbers_of_sgd(first):
         return [(f(x), w.detach().clone()) for x in batches(14, (4,))]
 
     check(scenario)
+
+
+def test_an_optimizer_state_that_was_cleared_and_made_anew():
+    def scenario(wrap):
+        w = torch.nn.Parameter(torch.ones(4, device=DEVICE))
+        optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+
+        @wrap
+        def f(x):
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            optimizer.step()
+
+        out = []
+        for i, x in enumerate(batches(12, (4,))):
+            if i == 6:
+                optimizer.state.clear()
+            if i == 8:
+                optimizer.state[w]["momentum_buffer"].zero_()
+            f(x)
+            out.append(w.detach().clone())
+        return out
+
+    check(scenario)
+
+
+def test_a_step_that_the_user_replaces():
+    def scenario(wrap):
+        w = torch.nn.Parameter(torch.ones(4, device=DEVICE))
+        optimizer, counted = torch.optim.SGD([w], lr=0.1, momentum=0.9), []
+
+        @wrap
+        def f(x):
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            optimizer.step()
+
+        def instead(own=optimizer.step):
+            counted.append(1)
+            optimizer.param_groups[0]["lr"] *= 0.9
+            own()
+
+        out = []
+        for i, x in enumerate(batches(10, (4,))):
+            if i == 6:
+                optimizer.step = instead
+            f(x)
+            out.append((w.detach().clone(), len(counted)))
+        return out
+
+    check(scenario)

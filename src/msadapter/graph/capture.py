@@ -526,7 +526,7 @@ def _region_begins(optimizer, args, kwargs):
     if len(args) > 1 or kwargs:
         recorder.fail("an optimizer's step takes arguments")
     had = {id(p): p.grad is not None for group in optimizer.param_groups for p in group["params"]}
-    recorder.region = Region(optimizer.step, optimizer, had)
+    recorder.region = Region(lambda: optimizer.step(), optimizer, had)  # whatever `step` is by then
     recorder.regions.append(recorder.region)
 
 

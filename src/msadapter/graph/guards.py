@@ -265,9 +265,13 @@ class Guards:
                 if id(p) not in self._seen:
                     self._seen.add(id(p))
                     self._leaf(p, f"{where}['params'][{k}]")
-                for key, value in optimizer.state.get(p, {}).items():
-                    if isinstance(value, torch.Tensor):
-                        self._objects.append((optimizer.state[p], key, value, f"{path}.state[{k}][{key!r}]"))
+                if p in optimizer.state:  # a look at a missing one would make it
+                    state = optimizer.state[p]
+                    now = _Call(functools.partial(optimizer.state.get, p))
+                    self._objects.append((now, 0, state, f"{path}.state[{k}]"))
+                    for key, value in state.items():
+                        if isinstance(value, torch.Tensor):
+                            self._objects.append((state, key, value, f"{path}.state[{k}][{key!r}]"))
             for key, value in group.items():
                 if isinstance(value, (bool, str, type(None))):
                     self._values.append((group, key, value, f"{where}[{key!r}]"))
