@@ -10,7 +10,7 @@ from ..registry import aten, kernel, raw
 from ..storage import MS_DTYPE, cast, constant, from_host, ms, read, resize_output, write
 from ..tracing import drawn, known, traced
 
-_MUL, _NE = ms.ops.Mul(), ms.ops.NotEqual()
+_MUL = ms.ops.Mul()
 
 
 def _host_like(x):
@@ -103,20 +103,21 @@ def native_dropout(x, p, train):
     if p == 1:
         return _MUL(read(x), constant(0, x.dtype)), constant(False, torch.bool, tuple(x.shape))
     like = _host_like(x)
-    noise = drawn(lambda: _noise(like, p))
-    mask = _NE(noise, constant(0, x.dtype))
+    mask, noise = drawn(lambda: _dropout_mask(like, p))
     mask.noise = noise  # what backward multiplies by, without a cast of the mask
     return _MUL(read(x), noise), mask
 
 
-def _noise(like, p):
-    """0 or 1/(1-p), laid out as `like`."""
+def _dropout_mask(like, p):
+    """(mask, noise): noise is 0 or 1/(1-p), laid out as `like`."""
     noise = torch.empty_like(like).bernoulli_(1 - p)
     if noise.dtype not in (torch.float32, torch.float64):
-        return from_host(noise.div_(1 - p).contiguous())
+        return from_host(noise.bool().contiguous()), from_host(noise.div_(1 - p).contiguous())
     values = noise.numpy()  # torch's arithmetic and copies would leave a thread spinning beside MindSpore's
+    mask = values != 0
     values *= values.dtype.type(1) / values.dtype.type(1 - p)
-    return ms.Tensor.from_numpy(np.ascontiguousarray(values).reshape(like.shape))  # it makes a vector of a number
+    whole = (np.ascontiguousarray(a).reshape(like.shape) for a in (mask, values))  # it makes a vector of a number
+    return tuple(ms.Tensor.from_numpy(a) for a in whole)
 
 
 @kernel("native_dropout_backward")
