@@ -14,11 +14,9 @@ import sys
 
 import numpy as np
 import torch
-from mindspore.ops.auto_generate import gen_ops_prim as prim
-from mindspore.ops.operations._grad_ops import ReluGrad
 
 from .storage import TORCH_DTYPE, broadcast, constant, ms
-from .tracing import finite, lasting, look, made_of_numbers, stays_finite, traced
+from .tracing import lasting, look, made_of_numbers, traced
 
 P = ms.ops
 _CAST = P.Cast()
@@ -28,8 +26,6 @@ _EQ, _LESS, _AND, _SELECT, _MASKED_FILL = P.Equal(), P.Less(), P.LogicalAnd(), P
 _MAXIMUM, _MINIMUM, _TRUNC, _RECIPROCAL, _DIV_NO_NAN = P.Maximum(), P.Minimum(), P.Trunc(), P.Reciprocal(), P.DivNoNan()
 _SQRT, _SIGN, _TAN = P.Sqrt(), P.Sign(), P.Tan()
 _EXP, _LOG, _LOG1P, _SINH, _TANH, _ERF = P.Exp(), P.Log(), P.Log1p(), P.Sinh(), P.Tanh(), P.Erf()
-
-_RESHAPE, _SUM, _WHERE_POSITIVE = P.Reshape(), prim.SumExt(), ReluGrad()
 
 _D = functools.lru_cache(256)(lambda value: lasting(constant(value, torch.float64)))  # no key is zero: 0.0 and -0.0 are equal
 _F = functools.lru_cache(256)(lambda value: lasting(constant(value, torch.float32)))
@@ -157,20 +153,8 @@ def tanh_plus_one_halved(v):
     return _ADD(_DIV(t, _ADD(_MUL(t, t), _F(1))), _F(0.5))
 
 
-def surely_finite(v):
-    """Whether a graph may take v for finite, which it checks by sums. Eagerly it costs more to look than it saves."""
-    n = math.gcd(v.size, 4096)
-    worth = v.dtype == ms.float32 and v.size >= 1 << 16 and n >= 64 and traced(v)
-    return worth and finite(v, lambda v: _SUM(_RESHAPE(v, (v.size // n, n)), (1,), False, None))
-
-
 def relu(v):
-    """ReLU makes 0 of NaN; Maximum answers its second operand when the comparison fails. ReluGrad, v where v > 0, takes a
-    third of their time."""
-    if surely_finite(v):
-        y = _WHERE_POSITIVE(v, v)
-        stays_finite(y, v)
-        return y
+    """ReLU makes 0 of NaN; Maximum answers its second operand when the comparison fails."""
     return _MAXIMUM(constant(0, torch.float32), v) if v.dtype == ms.float32 else _MAXIMUM(P.ZerosLike()(v), v)
 
 

@@ -50,12 +50,6 @@ def finite(v, sums):
     return bool(np.isfinite(v.asnumpy()).all())
 
 
-def stays_finite(y, v):
-    """y is finite if v is: a recording that has asked of v need not ask of y."""
-    if active.recorder is not None:
-        active.recorder.stays_finite(y, v)
-
-
 def lasting(v):
     """Mark a constant that kernels keep and use again and again."""
     v.lasting = True

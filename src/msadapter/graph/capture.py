@@ -130,7 +130,7 @@ class Recorder(TorchDispatchMode):
         self.reason = None  # why this recording is of no use
         self.values = {}  # id(ms.Tensor) -> Value
         self.lines, self.nodes, self.draws, self.reads, self.expected = [], [], [], [], {}
-        self.totals, self._checks, self._finite = [], checks, set()  # _finite: Values that the totals speak for
+        self.totals, self._checks = [], checks
         self.storages = {}  # id(storage) -> (storage, its first Value), those that were there before
         self.tensors = {}  # id(storage) -> a tensor of it
         self.leaves = {}  # id(tensor) -> (tensor, its gradient before)
@@ -322,26 +322,12 @@ class Recorder(TorchDispatchMode):
             self.expected[id(value), low, high] = (value, low, high, but)
 
     def finite(self, v, sums):
-        if self._source(v) in self._finite:
-            return True
         varies = self.varies(v)
         if varies and not self._checks or not np.isfinite(tracing.look(v)).all():
             return False
         if varies:
             self.totals.append(self.values[id(sums(v))])
-            self._finite.add(self._source(v))
         return True
-
-    def stays_finite(self, y, v):
-        if self._source(v) in self._finite:
-            self._finite.add(self._source(y))
-
-    def _source(self, v):
-        """The Value whose elements v has, in whatever shape; None if it is unknown."""
-        value = self.values.get(id(v))
-        while value is not None and value.source == "primitive" and value.origin.primitive.name == "Reshape":
-            value = value.origin.args[0]
-        return value
 
     def _continues(self, g, node=None):
         """Nobody but the kernels' draws may move a generator: a later run makes those draws and nothing else."""

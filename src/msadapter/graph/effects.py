@@ -15,7 +15,7 @@ import types
 _EFFECTS = {
     f"<built-in method {name}>"
     for name in (
-        "builtins.print", "builtins.input", "io.open", "now", "time.time", "time.time_ns", "time.perf_counter",
+        "builtins.print", "builtins.input", "io.open", "_io.open", "now", "time.time", "time.time_ns", "time.perf_counter",
         "time.perf_counter_ns", "time.monotonic", "time.process_time", "time.sleep",
     )
 }  # fmt: skip
@@ -43,11 +43,14 @@ class Watch:
         self.backward, self.found, self._profiler = False, [], None
 
     def __enter__(self):
-        if sys.getprofile() is None:
-            self._profiler = _lsprof.Profiler(subcalls=True, builtins=True)
-            self._profiler.enable()
-        else:
-            self.backward = True  # nobody can say
+        try:
+            profiler = _lsprof.Profiler(subcalls=True, builtins=True)
+            if sys.getprofile() is None:
+                profiler.enable()
+                self._profiler = profiler
+        except ValueError:  # Python 3.12 has room for one such profiler, in whatever thread
+            pass
+        self.backward = self._profiler is None  # nobody can say
         return self
 
     def __exit__(self, *exception):

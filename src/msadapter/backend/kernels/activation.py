@@ -67,7 +67,7 @@ def _between(c, v, low, high):
 def threshold_backward(c, g, x, threshold):
     """g where x is above the threshold or NaN, which ReluGrad takes for below: Minimum makes a one of it."""
     if threshold == 0:
-        return _where_positive(g, x if E.surely_finite(x) or not has_nan(x) else _MINIMUM(x, c(1)))
+        return _where_positive(g, _MINIMUM(x, c(1)) if has_nan(x) else x)
     return _MASKED_FILL(g, _LESS_EQUAL(x, c(threshold)), c(0))
 
 
@@ -97,7 +97,7 @@ def hardtanh(c, x, min_val=-1, max_val=1):
 
 @activation("hardtanh_backward")
 def hardtanh_backward(c, g, x, min_val, max_val):
-    if not E.surely_finite(x) and has_nan(x):
+    if has_nan(x):
         return _MASKED_FILL(g, P.LogicalOr()(_LESS_EQUAL(x, c(min_val)), _LESS_EQUAL(c(max_val), x)), c(0))
     above = x if min_val == 0 else _SUB(x, c(min_val))
     return _where_positive(_where_positive(g, above), _SUB(c(max_val), x))
