@@ -1001,31 +1001,44 @@ def test_like_eager(name):
     check(fn, graph=graph, because=because)
 
 
+def momentum(wrap, count, before, step=lambda optimizer: optimizer.step(), noted=()):
+    """What `count` steps of SGD with momentum show, and how much is noted after each.
+
+    before(number, optimizer, w): what happens before each.
+    """
+    w = torch.nn.Parameter(torch.ones(4, device=DEVICE))
+    optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+
+    @wrap
+    def f(x):
+        optimizer.zero_grad()
+        (w * x).sum().backward()
+        step(optimizer)
+
+    out = []
+    for i, x in enumerate(batches(count, (4,))):
+        before(i, optimizer, w)
+        f(x)
+        out.append((w.detach().clone(), len(noted)))
+    return out
+
+
 def test_an_optimizer_without_numbers_of_its_own_is_asked_again_when_its_settings_change(monkeypatch):
     calls = []
     original = hostcalls._Numbers.__enter__
     monkeypatch.setattr(hostcalls._Numbers, "__enter__", lambda self: calls.append(1) or original(self))
 
     def scenario(wrap):
-        w = torch.nn.Parameter(torch.ones(4, device=DEVICE))
-        optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+        hooks = []
 
-        @wrap
-        def f(x):
-            optimizer.zero_grad()
-            (w * x).sum().backward()
-            optimizer.step()
-
-        out = []
-        for i, x in enumerate(batches(12, (4,))):
+        def before(i, optimizer, w):
             if i == 6:
                 optimizer.param_groups[0]["lr"] = 0.01
             if i == 9:
                 optimizer.param_groups[0]["weight_decay"] = 0.0
-                optimizer.register_step_post_hook(lambda *_: out.append("hook"))
-            f(x)
-            out.append(w.detach().clone())
-        return out
+                optimizer.register_step_post_hook(lambda *_: hooks.append("hook"))
+
+        return momentum(wrap, 12, before, noted=hooks)
 
     check(scenario)
     assert 2 <= len(calls) <= 8  # once for each setting, and always with a hook
@@ -1034,68 +1047,47 @@ def test_an_optimizer_without_numbers_of_its_own_is_asked_again_when_its_setting
 @pytest.mark.parametrize("first", ["scheduler", "optimizer"])
 def test_a_scheduler_in_the_step_moves_the_numbers_of_sgd(first):
     def scenario(wrap):
-        w = torch.nn.Parameter(torch.ones(4, device=DEVICE))
-        optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+        made = {}
 
-        @wrap
-        def f(x):
-            optimizer.zero_grad()
-            (w * x).sum().backward()
-            for which in (optimizer, scheduler) if first == "optimizer" else (scheduler, optimizer):
+        def before(i, optimizer, w):
+            if i == 0:
+                made["scheduler"] = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+
+        def step(optimizer):
+            both = (optimizer, made["scheduler"])
+            for which in both if first == "optimizer" else both[::-1]:
                 which.step()
 
-        return [(f(x), w.detach().clone()) for x in batches(14, (4,))]
+        return momentum(wrap, 14, before, step)
 
     check(scenario)
 
 
 def test_an_optimizer_state_that_was_cleared_and_made_anew():
-    def scenario(wrap):
-        w = torch.nn.Parameter(torch.ones(4, device=DEVICE))
-        optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+    def before(i, optimizer, w):
+        if i == 6:
+            optimizer.state.clear()
+        if i == 8:
+            optimizer.state[w]["momentum_buffer"].zero_()
 
-        @wrap
-        def f(x):
-            optimizer.zero_grad()
-            (w * x).sum().backward()
-            optimizer.step()
-
-        out = []
-        for i, x in enumerate(batches(12, (4,))):
-            if i == 6:
-                optimizer.state.clear()
-            if i == 8:
-                optimizer.state[w]["momentum_buffer"].zero_()
-            f(x)
-            out.append(w.detach().clone())
-        return out
-
-    check(scenario)
+    check(lambda wrap: momentum(wrap, 12, before))
 
 
 def test_a_step_that_the_user_replaces():
     def scenario(wrap):
-        w = torch.nn.Parameter(torch.ones(4, device=DEVICE))
-        optimizer, counted = torch.optim.SGD([w], lr=0.1, momentum=0.9), []
+        counted = []
 
-        @wrap
-        def f(x):
-            optimizer.zero_grad()
-            (w * x).sum().backward()
-            optimizer.step()
-
-        def instead(own=optimizer.step):
-            counted.append(1)
-            optimizer.param_groups[0]["lr"] *= 0.9
-            own()
-
-        out = []
-        for i, x in enumerate(batches(10, (4,))):
+        def before(i, optimizer, w):
             if i == 6:
+                own = optimizer.step
+
+                def instead():
+                    counted.append(1)
+                    optimizer.param_groups[0]["lr"] *= 0.9
+                    own()
+
                 optimizer.step = instead
-            f(x)
-            out.append((w.detach().clone(), len(counted)))
-        return out
+
+        return momentum(wrap, 10, before, noted=counted)
 
     check(scenario)

@@ -311,7 +311,7 @@ def test_a_relu_of_infinity_runs_the_users_hook_once():
         images[5][0, 0] = -INF
         return [(step(x), counted[0]) for x in images] + [dict(module.state_dict())]
 
-    check(scenario, graph=None)
+    check(scenario)
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])

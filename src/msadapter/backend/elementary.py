@@ -148,7 +148,7 @@ def tanh_plus_one_halved(v):
     Tanh is off by 2e-7 up to 2.5, and by 1e-4 where t is nearly 1, which t / (1 + t^2) squares.
     """
     if v.dtype != ms.float32:
-        return sigmoid(_MUL(v, _like(v, 4)))
+        return sigmoid(_MUL(v, _D(4)))
     t = _TANH(v)
     return _ADD(_DIV(t, _ADD(_MUL(t, t), _F(1))), _F(0.5))
 

@@ -139,7 +139,8 @@ class Recorder(TorchDispatchMode):
         self.born_at = {}  # id(storage) -> the op and the line that made it
         self.born = {}  # id(storage) -> storage, those made on the way
         self.host_arguments = {}  # address -> (number, bytes)
-        self._watch, self.effects = Watch(), []  # what the call does that a graph would not: prints, a look at the clock
+        self._watch = Watch()
+        self.effects = self._watch.found  # what the call does that a graph would not: prints, a look at the clock
         self.drawing = {}  # id(generator) -> generator, those that kernels drew from
         self.backward = False  # whether gradients were computed
         self.generators = {}  # id(generator) -> [generator, its state at first, its state after the last draw]
@@ -161,7 +162,7 @@ class Recorder(TorchDispatchMode):
 
     def __exit__(self, *exception):
         self._watch.__exit__(*exception)
-        self.backward, self.effects = self._watch.backward, list(self._watch.found)
+        self.backward = self._watch.backward
         _hooks.remove()
         result = super().__exit__(*exception)
         self._continues(torch.default_generator)

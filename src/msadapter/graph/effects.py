@@ -5,6 +5,7 @@ function of ours would double the time of the call.
 """
 
 import _lsprof
+import contextlib
 import dis
 import logging
 import sys
@@ -43,14 +44,12 @@ class Watch:
         self.backward, self.found, self._profiler = False, [], None
 
     def __enter__(self):
-        try:
+        self.backward = True  # if nobody can say
+        if sys.getprofile() is None:
             profiler = _lsprof.Profiler(subcalls=True, builtins=True)
-            if sys.getprofile() is None:
+            with contextlib.suppress(ValueError):  # Python 3.12 has room for one such profiler, in whatever thread
                 profiler.enable()
                 self._profiler = profiler
-        except ValueError:  # Python 3.12 has room for one such profiler, in whatever thread
-            pass
-        self.backward = self._profiler is None  # nobody can say
         return self
 
     def __exit__(self, *exception):

@@ -39,31 +39,31 @@ class HostCalls:
     def undo(self):
         """What puts back all that `numbers` and the draws change."""
         regions = self._recorder.regions
-        quiet = all(self._same(region, _settings(region.owner)) for region in regions)
-        return _Undo(self._recorder, [] if quiet else [region.owner for region in regions])
+        return _Undo(self._recorder, [] if all(map(self._stays, regions)) else [region.owner for region in regions])
 
     def numbers(self, undo):
         """Make the calls again; {constant: the number it is now}."""
         seen, grads = [], []
         try:
             for region in self._recorder.regions:
-                settings = _settings(region.owner)  # a scheduler may just have moved them
-                if not self._same(region, settings):
+                if self._stays(region):  # asked here, because a scheduler may just have moved the settings
+                    region.owner._opt_called = True  # as a scheduler's wrapper of `step` would note
+                else:
                     grads = grads or [(p, p.grad) for p, _ in self._recorder.leaves.values()]
-                    self._call(region, settings, grads, undo)
+                    self._call(region, grads, undo)
                 seen.append(self._known[region][1])
         finally:
             for p, grad in grads:
                 p.grad = grad
         return self._scalars.now(seen)
 
-    def _same(self, region, settings):
-        if settings is None or region not in self._known or self._known[region][0] != settings:
-            return False
-        region.owner._opt_called = True  # as a scheduler's wrapper of `step` would note
-        return True
+    def _stays(self, region):
+        """Whether the call would compute what it did last time."""
+        settings, _ = self._known.get(region, (None, None))
+        return settings is not None and settings == _settings(region.owner)
 
-    def _call(self, region, settings, grads, undo):
+    def _call(self, region, grads, undo):
+        settings = _settings(region.owner)
         for p, _ in grads:
             p.grad = self._placeholders[id(p)] if region.gradients.get(id(p)) else None
         with _Numbers(region, undo) as mode:
